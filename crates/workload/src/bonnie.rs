@@ -1,5 +1,5 @@
-//! Bonnie++ from Debian in its fast mode: writes, rewrites and reads a large file in blocks, then seeks in it (Coker;
-//! the Fair-TCP paper, section 4.3).
+//! Runs Bonnie++ from Debian in its fast mode: it writes, rewrites and reads a large file in blocks, then seeks in the
+//! file (Coker; the Fair-TCP paper, section 4.3).
 
 use std::{path::Path, process::Command, time::Duration};
 
@@ -14,9 +14,9 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "bonnie++", package: "bonnie++" };
-/// Time limit: the paper's slowest rewrites, 279 KB/s, took an hour for a gigabyte.
+/// Time limit of a run. With the paper's slowest rewrites, 279 KB/s, a gigabyte takes an hour.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
-/// Time limit of the call that makes or removes semaphores.
+/// Time limit of a call of Bonnie++ that only makes or removes semaphores.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// Settings of a run; the defaults are the paper's.
@@ -87,7 +87,8 @@ impl Workload for Bonnie {
             let own = OwnedFolder::make(all.path(), &process.to_string(), 0)?;
             let ran = self.process(own.path(), run.seed, together.is_some());
             if let (Err(_), Some(together)) = (&ran, &together) {
-                // The other processes would wait for this one at the semaphores.
+                // This process has failed. Remove the semaphores: the other processes would wait
+                // for it there.
                 together.remove();
             }
             ran
@@ -117,8 +118,8 @@ impl Bonnie {
     }
 }
 
-/// The semaphores by which the processes begin each test together. A host has only one set of them: if it is in use,
-/// Bonnie++ reports that.
+/// The semaphores with which Bonnie++'s processes begin each test at the same time. A host has one set of them: if
+/// another run uses it, Bonnie++ reports that.
 struct Together;
 
 impl Together {
@@ -139,7 +140,7 @@ impl Drop for Together {
     }
 }
 
-/// Returns the command, with the option that lets it run as root.
+/// Returns the command `bonnie++`, with the option with which it runs as root.
 fn bonnie() -> Result<Command, Error> {
     let mut command = Command::new(TOOL.find()?);
     if rustix::process::geteuid().is_root() {
@@ -148,11 +149,11 @@ fn bonnie() -> Result<Command, Error> {
     Ok(command)
 }
 
-/// The version of the format: the first field of the line of values.
+/// The version of the output format that this module reads: the first field of the line of values.
 const FORMAT: &str = "1.98";
-/// The host name that the command line sets. Bonnie++ prints it in the line of values.
+/// The host name that is passed on the command line. Bonnie++ prints it in the line of values.
 const NAME: &str = "forebay";
-/// The reported values and their positions in the line.
+/// The reported values: name, unit, and position in the line.
 const VALUES: [(&str, &str, usize); 4] = [
     ("rewrite", "KiB/s", 13),
     ("seeks", "1/s", 19),
@@ -160,7 +161,8 @@ const VALUES: [(&str, &str, usize); 4] = [
     ("block read", "KiB/s", 17),
 ];
 
-/// The values of one process in the order of [`VALUES`]; `None` for a test that was too short.
+/// The values of one process in the order of [`VALUES`]; `None` for a test that was too short to
+/// measure.
 struct BonnieResults([Option<f64>; 4]);
 
 impl BonnieResults {
@@ -168,14 +170,16 @@ impl BonnieResults {
         let lines = said.lines().map(|line| line.split(',').collect::<Vec<_>>());
         let mut ours = lines.filter(|line| line.len() > 20 && line[0] == FORMAT && line[2] == NAME);
         let line = ours.next()?;
-        // "+++++" stands for a test of less than half a second. Anything else would be another format.
+        // Bonnie++ prints "+++++" for a test of less than half a second. Any other text means that the format is
+        // unknown.
         let is_known = |text: &str| text.starts_with('+') || text.parse::<f64>().is_ok();
         let known = VALUES.iter().all(|(.., at)| is_known(line[*at]));
         known.then(|| Self(VALUES.map(|(.., at)| line[at].parse().ok())))
     }
 }
 
-/// Returns the sums over all processes, of the values that all of them have.
+/// Adds to `outcome` the sum of each value over all processes. A value that one process lacks is
+/// left out.
 fn outcome(tables: &[BonnieResults], mut outcome: WorkloadResult) -> Result<WorkloadResult, Error> {
     for (number, (name, unit, _)) in VALUES.into_iter().enumerate() {
         let sum: Option<f64> = tables.iter().map(|table| table.0[number]).sum();
@@ -218,7 +222,8 @@ mod tests {
     fn one_or_several_processes_run_and_leave_nothing() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         for processes in [1, 2] {
-            // Small enough for a test. On most machines it is too short to give values.
+            // This file is small enough for a test. On most machines the tests are too short to
+            // give values.
             let task = Bonnie { file_mib: 16, seeks: 500, processes, ..Bonnie::default() };
             match trial.run(&task) {
                 Ok(outcome) => assert!(outcome.figures[0].value > 0.0),
@@ -228,7 +233,8 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-        // The file is not twice as large as the memory: one process fails, and the others must not wait for it.
+        // The file is smaller than twice the assumed memory, so one process refuses to start. The others must not wait
+        // for it.
         let task = Bonnie { file_mib: 16, ram_mib: 64, processes: 2, ..Bonnie::default() };
         let error = trial.run(&task).unwrap_err();
         assert!(matches!(error, Error::Program { .. }), "{error}");

@@ -1,13 +1,14 @@
-//! Concurrent runs of one function.
+//! Runs one function several times concurrently.
 
 use std::thread;
 
 use crate::Error;
 
-/// Calls the function once for each number from 0, on a thread each. Returns the results in this order.
+/// Calls the function concurrently for each number from 0, each in a thread. Returns the results in the order of the
+/// numbers.
 ///
 /// # Errors
-/// The first error in this order, after all calls have ended.
+/// The error with the lowest number, after all calls have ended.
 pub(crate) fn at_once<T: Send>(
     count: u32,
     one: impl Fn(u32) -> Result<T, Error> + Sync,
@@ -19,7 +20,8 @@ pub(crate) fn at_once<T: Send>(
     })
 }
 
-/// Checks that a program may run as this number of processes; the papers use ten at most.
+/// Checks that the user asked for a permitted number of processes of a program. The papers use ten
+/// at most.
 ///
 /// # Errors
 /// [`Error::Settings`].
@@ -38,7 +40,7 @@ mod tests {
 
     #[test]
     fn all_runs_are_concurrent_and_the_first_failure_is_returned() {
-        // No thread passes the barrier before all have arrived.
+        // The barrier proves concurrency: no thread passes it before all three have arrived.
         let all = Barrier::new(3);
         let one = |number: u32| {
             all.wait();

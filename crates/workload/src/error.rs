@@ -4,28 +4,27 @@ use std::{io, path::PathBuf, time::Duration};
 
 use crate::Missing;
 
-/// The error of a workload.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A program is not installed.
+    /// A program that the workload needs is not installed.
     #[error(transparent)]
     Missing(#[from] Missing),
     /// The workload does not support this kind of location.
     #[error("{workload} runs on {wanted}, which {place} is not")]
     Place {
         workload: &'static str,
-        /// The kinds of locations that it supports.
+        /// The kinds of locations that the workload supports, as words.
         wanted: &'static str,
         /// The location that was given.
         place: String,
     },
-    /// The location does not exist. Nothing was changed.
+    /// The location does not exist. The workload has changed nothing.
     #[error("{0}")]
     Absent(String),
-    /// The device is in use. Nothing was changed.
+    /// The device is in use. The workload has changed nothing.
     #[error("{} is in use: mounted, or part of another device", .0.display())]
     InUse(PathBuf),
-    /// A setting is wrong. Nothing was changed.
+    /// A setting is wrong. The workload has changed nothing.
     #[error("{0}")]
     Settings(String),
     /// The location does not have enough space.
@@ -36,7 +35,8 @@ pub enum Error {
         /// Number of bytes that are free.
         free: u64,
     },
-    /// The data read differs from the data written. The storage is wrong, not the workload.
+    /// The data read differs from the data written. This is a fault of the storage, not of the
+    /// workload.
     #[error("wrong data: {0}")]
     Wrong(String),
     /// A program has failed.
@@ -46,20 +46,20 @@ pub enum Error {
         program: String,
         /// The exit status or the signal, as text.
         ending: String,
-        /// The end of its output.
+        /// The last lines of the program's output.
         said: String,
     },
-    /// A program exceeded its time limit and was ended.
+    /// A program exceeded its time limit and was killed.
     #[error("{program} did not end within {} s", .limit.as_secs())]
     Late {
         /// The name of the program.
         program: String,
         limit: Duration,
     },
-    /// The workload was stopped.
+    /// The caller has stopped the workload.
     #[error("{program} was stopped")]
     Stopped {
-        /// The program that was running.
+        /// The program that was running when the workload was stopped.
         program: String,
     },
     /// The output of a program has an unknown format.
@@ -67,13 +67,13 @@ pub enum Error {
     Unreadable {
         /// The name of the program.
         program: String,
-        /// The missing part of the output, or the text in its place.
+        /// The part of the output that is missing, or the text found in its place.
         what: String,
     },
-    /// The remote target has failed.
+    /// A request to the remote target has failed.
     #[error("cannot {act}: {reason}")]
     Session {
-        /// The request that failed.
+        /// The request that failed, as words after "cannot".
         act: String,
         reason: String,
     },
@@ -82,18 +82,18 @@ pub enum Error {
     System {
         /// The action that failed, as a verb with its object.
         act: String,
-        /// The error of the system.
         error: io::Error,
     },
 }
 
 impl Error {
-    /// Makes an error of an invalid setting.
+    /// Returns an [`Error::Settings`] with this reason.
     pub(crate) fn wrong_setting(why: &str) -> Result<(), Self> {
         Err(Self::Settings(why.to_owned()))
     }
 
-    /// Makes an error of a system call.
+    /// Returns a function that makes an [`Error::System`]. `act` completes the sentence "cannot
+    /// ...".
     pub(crate) fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let act = act.into();
         move |error| Self::System { act, error }

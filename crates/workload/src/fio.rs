@@ -1,5 +1,5 @@
-//! fio from Debian, configured like three programs of the papers: Iometer, IOzone and vxbench (STICS, sections 5.3.2
-//! and 5.3.3), with the verification of fio.
+//! Runs fio from Debian, configured like three programs of the papers: Iometer, IOzone and vxbench (STICS, sections
+//! 5.3.2 and 5.3.3). fio itself verifies the data.
 
 use std::{ffi::OsString, fs, path::Path, process::Command, time::Duration};
 
@@ -11,7 +11,8 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "fio", package: "fio" };
-/// Time limit of each of the three calls, in addition to the measured time: the papers' set, 512 MB, at 100 KB/s.
+/// Time limit of each of the three calls of fio, in addition to the measured time. 512 MB, the data set of the papers,
+/// take this long at 100 KB/s.
 const LIMIT: Duration = Duration::from_secs(5400);
 
 /// Settings of a run. Each setting that is not given has the default of the shape.
@@ -50,11 +51,12 @@ pub struct Fio {
     pub seconds: u32,
 }
 
-/// The program whose load is imitated.
+/// The program of the papers whose load fio imitates.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum FioShape {
-    /// Bypasses the page cache, by default with the "Default" of Iometer: 67 % random reads.
+    /// Bypasses the page cache. By default with Iometer's access specification "Default": 67 %
+    /// random reads.
     Iometer,
     /// Random reads or writes, synchronous.
     Iozone,
@@ -149,7 +151,8 @@ impl Fio {
     }
 }
 
-/// The calls of fio in one run: write the data that will be read, run the measurement, then verify what was written.
+/// The calls of fio in one run. The first writes the data that will be read, the second is measured, and the third
+/// verifies the data.
 struct FioCalls<'a> {
     task: &'a Fio,
     run: &'a WorkloadRun<'a>,
@@ -160,7 +163,8 @@ struct FioCalls<'a> {
 impl FioCalls<'_> {
     fn all(&self) -> Result<WorkloadResult, Error> {
         let (reads, progress) = (self.task.reads(), self.run.progress);
-        // Fill the set with other data than the measured writes, so that a lost write is detected.
+        // If the measured call only writes, fill the set without fio's verification data: a block
+        // whose write was lost then fails the verification.
         let fill = if reads == 0 { &[][..] } else { &VERIFY };
         self.call("fill", &[&["--rw=write", "--bs=1m", "--end_fsync=1", "--do_verify=0"], fill])?;
         progress(0.3);
@@ -195,7 +199,7 @@ impl FioCalls<'_> {
         ))
     }
 
-    /// Returns the options of the measured call.
+    /// Returns the options that describe the measured load.
     fn shape(&self) -> Vec<String> {
         let task = self.task;
         let random = if task.sequential { "" } else { "rand" };
@@ -215,12 +219,13 @@ impl FioCalls<'_> {
         ]
     }
 
-    /// Runs fio to its end.
+    /// Runs fio once and returns its report.
     fn call(&self, name: &str, arguments: &[&[&str]]) -> Result<FioReport, Error> {
         let task = self.task;
         let said = self.run.scratch.join(format!("fio-{name}.json"));
         let mut command = Command::new(TOOL.find()?);
-        // Use one job name in all calls: fio finds its files and the state of its writes by it.
+        // Use the same job name in all calls: fio derives from it the names of its files and of its
+        // saved state.
         command.args(["--name=set", "--output-format=json", "--thread", "--group_reporting"]);
         command.arg(option("output", &said)).arg(option("aux-path", self.run.scratch));
         let each = task.size_mib / task.processes;
@@ -245,22 +250,23 @@ impl FioCalls<'_> {
     }
 }
 
-/// Each block contains its position and a checksum. The first wrong block ends the run.
+/// Options with which each block contains its position and a checksum. The first wrong block ends
+/// the run.
 const VERIFY: [&str; 2] = ["--verify=crc32c", "--verify_fatal=1"];
 
-/// Returns an option with a path.
+/// Returns an option whose value is a path.
 fn option(option: &str, path: &Path) -> OsString {
     let mut text = OsString::from(format!("--{option}="));
     text.push(path);
     text
 }
 
-/// Escapes a path for options in which fio separates several paths by colons.
+/// Escapes a path for an option that takes several paths, which fio separates by colons.
 fn place(name: &str, path: &Path) -> OsString {
     option(name, Path::new(&path.display().to_string().replace(':', "\\:")))
 }
 
-/// The results of all processes together.
+/// The report of one call of fio, for all processes together.
 struct FioReport(serde_json::Value);
 
 impl FioReport {
@@ -277,7 +283,7 @@ impl FioReport {
             Ok::<_, Error>([read?, write?])
         };
         let (bytes, operations, ms) = (sum("io_bytes")?, sum("total_ios")?, sum("runtime")?);
-        // Both kinds run for the same time; a millisecond is the shortest that fio reports.
+        // Reads and writes run for the same time. fio reports at least a millisecond.
         let seconds = ms[0].max(ms[1]).max(1.0) / 1e3;
         let mut outcome = WorkloadResult::default()
             .figure("throughput", "KiB/s", (bytes[0] + bytes[1]) / 1024.0 / seconds)
@@ -300,7 +306,7 @@ fn unreadable(what: String) -> Error {
     Error::Unreadable { program: TOOL.program.to_owned(), what }
 }
 
-/// The times of all processors of this host in ticks.
+/// Times of all processors of this host together, in clock ticks.
 #[derive(Clone, Copy)]
 struct Processors {
     busy: f64,
@@ -316,7 +322,8 @@ impl Processors {
         })
     }
 
-    /// Parses the first line: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
+    /// Parses the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal
+    /// (proc(5)).
     fn read(text: &str) -> Option<Self> {
         let ticks = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
         let ticks: Vec<f64> = ticks.take(8).map(|word| word.parse().ok()).collect::<Option<_>>()?;
@@ -363,7 +370,8 @@ mod tests {
         }
     }
 
-    /// The file is overwritten with zeroes after the measured writes, as if they had been lost.
+    /// The test overwrites the file with zeros after the measured writes, as if the writes had been
+    /// lost.
     #[test]
     fn a_lost_write_is_found() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };

@@ -1,4 +1,4 @@
-//! The location on which a workload runs.
+//! The place where a workload runs: a folder, a device or an iSCSI unit.
 
 use std::{
     convert::Infallible,
@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The location on which a workload runs. A workload removes its files from a folder; it overwrites devices and
-/// volumes.
+/// The place where a workload runs. In a folder a workload removes its own files at the end. It overwrites devices and
+/// units.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadLocation {
@@ -24,22 +24,23 @@ pub enum WorkloadLocation {
     Folder(PathBuf),
     /// A block device, whose content is overwritten.
     Device(PathBuf),
-    /// An iSCSI unit, as `iscsi://HOST/TARGET/LUN`, used without the kernel's block layer.
+    /// An iSCSI unit, as `iscsi://HOST/TARGET/LUN`. The workload itself is the initiator, so the
+    /// kernel's block layer is not involved.
     Url(String),
 }
 
 impl WorkloadLocation {
-    /// Returns true if the present content would be lost: for everything except folders.
+    /// Returns true if a workload destroys the present content: devices and units, but not folders.
     #[must_use]
     pub fn is_overwritten(&self) -> bool {
         !matches!(self, Self::Folder(_))
     }
 
-    /// Checks that the folder or device exists and the device is not in use. Returns the free bytes; `None` if only
-    /// the target knows them.
+    /// Checks that the folder or device exists and that the device is not in use. Returns the free bytes; `None` for a
+    /// unit, whose size only its target knows.
     ///
     /// # Errors
-    /// [`Error::Absent`], [`Error::InUse`], or those of the system.
+    /// [`Error::Absent`], [`Error::InUse`], or an error of a system call.
     pub fn room(&self) -> Result<Option<u64>, Error> {
         match self {
             Self::Folder(path) if !path.exists() => {
@@ -64,8 +65,8 @@ impl WorkloadLocation {
     }
 }
 
-/// Opens a device exclusively for reading and writing: while it is open, the kernel refuses to mount it, to build on
-/// it, or to open it exclusively again.
+/// Opens a device exclusively for reading and writing. While it is open, the kernel refuses to mount the device, to
+/// build another device on it, or to open it exclusively again.
 pub(crate) fn open_device(path: &Path, more: OFlags) -> Result<File, Error> {
     let flags = (OFlags::EXCL | more).bits().cast_signed();
     let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);

@@ -10,14 +10,15 @@ use rustix::fs::statvfs;
 
 use crate::Error;
 
-/// A folder that is removed with its content when this is dropped.
+/// A folder of a workload. Dropping the value removes the folder with its content.
 pub(crate) struct OwnedFolder(PathBuf);
 
 impl OwnedFolder {
-    /// Makes the folder with this name in another one that has this number of bytes free.
+    /// Makes a folder with this name in `parent`, which must have `space` bytes free.
     ///
     /// # Errors
-    /// [`Error::Space`]; or if the folder exists: its owner is unknown, so it is left alone.
+    /// [`Error::Space`]; or if the folder exists. An existing folder is not used, since its owner
+    /// is unknown.
     pub(crate) fn make(parent: &Path, name: &str, space: u64) -> Result<Self, Error> {
         let about = statvfs(parent).map_err(|error| {
             Error::system(format!("look at {}", parent.display()))(error.into())
@@ -26,7 +27,7 @@ impl OwnedFolder {
         if free < space {
             return Err(Error::Space { needed: space, free });
         }
-        // The path is passed to programs with another working folder.
+        // Make the path absolute, since it is passed to programs with another working folder.
         let failed = Error::system(format!("find {}", parent.display()));
         let path = parent.canonicalize().map_err(failed)?.join(name);
         match fs::create_dir(&path) {
@@ -44,10 +45,10 @@ impl OwnedFolder {
         &self.0
     }
 
-    /// Removes it now.
+    /// Removes the folder now.
     ///
     /// # Errors
-    /// If the file system refuses it, which indicates an error of the file system.
+    /// If the file system refuses it, which indicates a fault of the storage.
     pub(crate) fn remove(self) -> Result<(), Error> {
         fs::remove_dir_all(&self.0).map_err(Error::system(format!("remove {}", self.0.display())))
     }

@@ -1,4 +1,5 @@
-//! PostMark from Debian: simulates mail and news servers with many small files (Katcher, TR3022).
+//! Runs PostMark from Debian. It simulates mail and news servers with many small files (Katcher,
+//! TR3022).
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -13,8 +14,8 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
-/// Limit of one run. The papers' longest runs took hours on their far disks; ours are scaled to
-/// minutes.
+/// Time limit of one run. The papers' longest runs took hours on their remote disks; ours are
+/// scaled to minutes.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
 /// Settings of a run. The defaults are PostMark's, except for the block size.
@@ -52,7 +53,7 @@ impl Default for Postmark {
 pub struct PostmarkRun {
     /// The time from the start of the program to its end.
     pub took: Duration,
-    /// Bytes read and bytes written, rounded to the three digits that PostMark prints.
+    /// Bytes read, and bytes written. PostMark prints them with three digits.
     pub moved: [f64; 2],
 }
 
@@ -76,8 +77,8 @@ impl Workload for Postmark {
     }
 
     fn space(&self) -> u64 {
-        // Files grow when PostMark appends to them, therefore twice the largest size. Creations and
-        // deletions keep the number of files about constant.
+        // Bytes per file: twice the largest size, because PostMark appends to files. The number of
+        // files stays about constant, since it creates and deletes equally often.
         let each = u64::from(self.files).saturating_mul(u64::from(self.most) * 2);
         each.saturating_mul(self.processes.into()).saturating_add(WitnessFiles::SPACE)
     }
@@ -93,7 +94,8 @@ impl Workload for Postmark {
             let script = run.scratch.join(format!("postmark-{process}"));
             let seed = run.seed.wrapping_add(process.into()) % (1 << 31);
             let done = self.run_once(&own, &script, seed, LIMIT)?;
-            // Fails if a file is left: PostMark deletes every file that it made.
+            // This fails if a file is left in the folder: PostMark must delete every file that it
+            // has created.
             fs::remove_dir(&own).map_err(Error::system("remove PostMark's folder"))?;
             Ok(done)
         };
@@ -118,14 +120,14 @@ impl Workload for Postmark {
 }
 
 impl Postmark {
-    /// Runs one process of PostMark, independently of [`Postmark::processes`]. It makes its files
-    /// in `folder` and deletes them again. `script` is the file to which its commands are written.
-    /// `seed` is that of its random numbers and must be below 2^31; the program's own default is
-    /// 42.
+    /// Runs one process of PostMark, independently of [`Postmark::processes`]. PostMark creates its
+    /// files in `folder` and deletes them again. `script` is the file to which its commands are
+    /// written. `seed` is the seed of its random numbers and must be below 2^31; the program's own
+    /// default is 42.
     ///
     /// # Errors
-    /// [`Error::Missing`]; [`Error::Program`] or [`Error::Unreadable`] if it fails; [`Error::Late`]
-    /// after `limit`.
+    /// [`Error::Missing`]; [`Error::Program`] or [`Error::Unreadable`] if PostMark fails;
+    /// [`Error::Late`] after `limit`.
     pub fn run_once(
         &self,
         folder: &Path,
@@ -153,8 +155,8 @@ impl Postmark {
     }
 }
 
-/// Returns the bytes read and written according to a verbose report, or `None` if the output is no
-/// report or contains an error.
+/// Parses PostMark's verbose report: bytes read and bytes written. Returns `None` if the output is
+/// no report or contains an error.
 fn data(said: &str) -> Option<[f64; 2]> {
     if said.contains("Error") {
         return None;

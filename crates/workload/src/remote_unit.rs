@@ -1,21 +1,21 @@
-//! Logs in to a unit of a target, with a session of this process.
+//! Logs in to an iSCSI unit; this process is the initiator.
 
 use initiator::{RemoteVolume, Settings, Url};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Error;
 
-/// The iSCSI name of the initiator.
+/// The iSCSI initiator name of all workloads.
 const NAME: &str = "iqn.2026-11.io.forebay:workload";
 
-/// Returns a runtime that drives a session on the calling thread itself, so that no command waits
-/// for another processor.
+/// Returns a runtime that drives a session on the calling thread, so that a command does not wait
+/// for another thread to wake up.
 pub(crate) fn runtime() -> Result<Runtime, Error> {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.map_err(Error::system("start a runtime"))
 }
 
-/// Returns the settings for a login to the unit of a URL with one connection.
+/// Returns the settings with which a workload logs in to the unit of a URL with one connection.
 ///
 /// # Errors
 /// [`Error::Settings`] if the URL names no unit.
@@ -37,7 +37,8 @@ pub(crate) async fn log_in(settings: Settings) -> Result<RemoteVolume, Error> {
     connected.map_err(|error| Error::Session { act, reason: error.to_string() })
 }
 
-/// Makes an error of a failed request to a unit.
+/// Returns a function that makes an [`Error::Session`] of a failed request to a unit. `act`
+/// completes the sentence "cannot ...".
 pub(crate) fn failed(act: &str) -> impl Fn(volume::Error) -> Error {
     move |error| Error::Session { act: act.to_owned(), reason: error.to_string() }
 }

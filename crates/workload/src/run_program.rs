@@ -13,7 +13,8 @@ use crate::Error;
 /// The number of lines, at the end of a program's output, that an error shows.
 const TAIL_LINES: usize = 8;
 
-/// Runs a program to its end. Returns the text of both its outputs, and how long it took.
+/// Runs a program to its end. Returns the text of its standard output and standard error, and how
+/// long it ran.
 ///
 /// # Errors
 /// [`Error::Program`] if the program fails; [`Error::Late`] if it takes longer than `limit`: then
@@ -22,11 +23,10 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Result<(String, Dur
     run_unless(command, limit, &AtomicBool::new(false))
 }
 
-/// Runs a program as `run` does, until `stop` is set.
+/// Runs a program like [`run`], but kills it when `stop` is set.
 ///
 /// # Errors
-/// The errors of `run`. When `stop` is set, the program is killed, and the error is
-/// [`Error::Stopped`].
+/// The errors of [`run`]; [`Error::Stopped`] when `stop` was set.
 pub(crate) fn run_unless(
     command: &mut Command,
     limit: Duration,
@@ -46,7 +46,7 @@ pub(crate) fn run_unless(
     }
 }
 
-/// Returns the last lines of an output.
+/// Returns the last [`TAIL_LINES`] lines of an output.
 pub(crate) fn tail(said: &str) -> String {
     last_lines(said, TAIL_LINES)
 }

@@ -1,4 +1,4 @@
-//! A program that runs concurrently with a workload, such as a server, and ends with it.
+//! A program, such as a server, that runs while a workload runs and ends with it.
 
 use std::{process::Command, time::Duration};
 
@@ -7,22 +7,22 @@ use rustix::process::Signal;
 
 use crate::{Error, run_program::tail};
 
-/// Limit from the signal `quit` to the end of the program.
+/// Time limit from the signal `quit` to the end of the program.
 const LAST_LIMIT: Duration = Duration::from_secs(10);
 
-/// A program that runs until it is stopped or this is dropped.
+/// A running program. It ends when it is stopped or when the value is dropped.
 pub(crate) struct Service {
     program: String,
     running: RunningProgram,
-    /// The text of both its outputs.
+    /// The text of the program's standard output and standard error.
     said: Said,
     /// The signal at which the program ends at once, without finishing its work.
     quit: Signal,
 }
 
 impl Service {
-    /// Starts the program. It gets the signal `quit` when the thread that started it ends, so that
-    /// thread must live as long as the program is needed.
+    /// Starts the program. The kernel sends it the signal `quit` when the calling thread ends, so
+    /// that thread must live as long as the program is needed.
     ///
     /// # Errors
     /// If the program cannot be started.
@@ -47,8 +47,7 @@ impl Service {
         }
     }
 
-    /// Sends the signal `by`, at which the program ends in good order, and waits until it has
-    /// ended.
+    /// Sends the signal `by`, at which the program finishes its work and ends, and waits for that.
     ///
     /// # Errors
     /// If the program fails, or takes longer than `limit`.
@@ -94,7 +93,7 @@ mod tests {
         let process = Pid::from_raw(service.running.id().cast_signed()).unwrap();
         drop(service);
         assert!(test_kill_process(process).is_err(), "it still runs");
-        // The script prints "ready" when its trap is set.
+        // Wait for "ready", which the script prints when it can handle the signal.
         let mut service = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
         while !service.said.text().unwrap().contains("ready") {
             service.check().unwrap();

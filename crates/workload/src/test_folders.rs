@@ -1,4 +1,4 @@
-//! Folders for the tests of workloads, and a check of what a run leaves.
+//! Folders for the tests of workloads, and a check that a run leaves no files.
 
 use std::{
     fs::{self, Permissions},
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 
 use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
-/// Two folders that other users can also access, such as the user of a server.
+/// Two temporary folders. Other users, such as the user of a server, can access them, too.
 pub(crate) struct TrialFolders {
     folder: TempDir,
     scratch: TempDir,
 }
 
 impl TrialFolders {
-    /// Makes folders for tests that need no programs.
+    /// Makes folders for a test that needs no programs.
     pub(crate) fn new() -> Self {
         let [folder, scratch] = [0, 1].map(|_| {
             let made = tempfile::tempdir().unwrap();
@@ -27,8 +27,8 @@ impl TrialFolders {
         Self { folder, scratch }
     }
 
-    /// Makes folders for tests that need these programs. Returns `None` and prints a message if one
-    /// is missing.
+    /// Makes folders for a test that needs these programs. If a program is not installed, prints a
+    /// message and returns `None`.
     pub(crate) fn with(tools: &[Tool]) -> Option<Self> {
         match tools.iter().find(|tool| tool.find().is_err()) {
             None => Some(Self::new()),
@@ -44,12 +44,12 @@ impl TrialFolders {
         self.folder.path()
     }
 
-    /// The folder for the other files of the workload.
+    /// The folder for scripts and other files that do not belong on the storage under test.
     pub(crate) fn scratch(&self) -> &Path {
         self.scratch.path()
     }
 
-    /// Calls a function with a run in these folders.
+    /// Calls a function with the environment of a run in these folders.
     pub(crate) fn given<T>(&self, work: impl FnOnce(&WorkloadRun<'_>) -> T) -> T {
         let place = WorkloadLocation::Folder(self.folder().to_owned());
         work(&WorkloadRun { place: &place, scratch: self.scratch(), seed: 1, progress: &|_| () })
@@ -63,7 +63,7 @@ impl TrialFolders {
     }
 }
 
-/// Returns the number of files and folders in a folder.
+/// Counts the files and folders in a folder.
 pub(crate) fn left(folder: &Path) -> usize {
     fs::read_dir(folder).unwrap().count()
 }

@@ -1,4 +1,4 @@
-//! Runs many workers for a given time: the measured part, the end, and the collection of their results.
+//! Runs many workers for a given time, and collects their results. A run has a warm-up and a measured part.
 
 use std::{
     sync::{
@@ -11,21 +11,21 @@ use std::{
 
 use crate::Error;
 
-/// Time between progress reports. A paused worker notices the failure of another one within this
-/// time.
+/// Time between progress reports. A worker in a pause notices within this time that another worker
+/// has failed.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The schedule that all workers of a run share.
+/// The schedule of a run, which all workers share.
 pub(crate) struct RunWatch {
     begun: Instant,
     measured_from: Instant,
     until: Instant,
-    /// True if a worker has failed, so that the others end early.
+    /// True if a worker has failed. The others then end early.
     has_failed: AtomicBool,
 }
 
 impl RunWatch {
-    /// Starts now, with this many seconds that are not measured and then this many that are.
+    /// Begins a run now: a warm-up of this many seconds, then this many seconds that are measured.
     pub(crate) fn start(warm_up: u32, seconds: u32) -> Self {
         let [warm_up, seconds] = [warm_up, seconds].map(|s| Duration::from_secs(s.into()));
         let begun = Instant::now();
@@ -33,17 +33,17 @@ impl RunWatch {
         Self { begun, measured_from, until: measured_from + seconds, has_failed: false.into() }
     }
 
-    /// Returns true if no new work is to be started.
+    /// Returns true if workers must not start new work.
     pub(crate) fn is_over(&self) -> bool {
         Instant::now() >= self.until || self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Returns true if work that ends now is measured.
+    /// Returns true if work that ends at `now` is within the measured time.
     pub(crate) fn is_measured(&self, now: Instant) -> bool {
         (self.measured_from..=self.until).contains(&now)
     }
 
-    /// Pauses, but not beyond the end.
+    /// Pauses the calling worker, but not beyond the end of the run.
     pub(crate) fn pause(&self, seconds: f64) {
         let longest = self.until.saturating_duration_since(self.begun);
         let pause = Duration::try_from_secs_f64(seconds).unwrap_or(longest).min(longest);
@@ -53,18 +53,19 @@ impl RunWatch {
         }
     }
 
-    /// Runs each worker in a thread of its own, until all have ended.
+    /// Runs each worker in its own thread, and returns when all have ended.
     ///
     /// # Errors
-    /// The error of a worker; if several fail, of the first one in the list. The other workers find
-    /// out that one has failed, and end early.
+    /// The error of a worker; if several fail, the error of the first one in the list. When a
+    /// worker fails, the others end early.
     pub(crate) fn run<T: Send>(
         &self,
         workers: Vec<impl FnOnce(&Self) -> Result<T, Error> + Send>,
         progress: &dyn Fn(f64),
     ) -> Result<Vec<T>, Error> {
         thread::scope(|scope| {
-            // No message is sent: the channel is closed when all workers have ended.
+            // This channel carries no messages. It is closed when the last worker has dropped its
+            // sender.
             let (running, all_ended) = mpsc::channel::<()>();
             let start = |worker| {
                 let running = running.clone();
@@ -81,7 +82,7 @@ impl RunWatch {
         })
     }
 
-    /// Runs a worker; `running` is dropped when it has ended.
+    /// Runs a worker. `running` is dropped when the worker has ended.
     fn one<T>(
         &self,
         worker: impl FnOnce(&Self) -> Result<T, Error>,
@@ -96,8 +97,8 @@ impl RunWatch {
     }
 }
 
-/// Returns the smallest value such that this share of all values is not larger, or `None` without
-/// values. The values must be sorted.
+/// Returns the smallest value such that this share of all values is at most as large, or `None` if
+/// there are no values. The values must be sorted.
 pub(crate) fn within(sorted: &[f64], share: f64) -> Option<f64> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()

@@ -15,7 +15,7 @@ pub struct Tool {
 pub struct Missing(pub Tool);
 
 impl Tool {
-    /// Returns the path of the program.
+    /// Returns the path of the installed program.
     ///
     /// # Errors
     /// [`Missing`].
@@ -29,7 +29,7 @@ impl Tool {
     }
 }
 
-/// Returns the folders in which Debian has PostgreSQL's programs, the newest version first.
+/// Returns the folders in which Debian installs PostgreSQL's programs, the newest version first.
 fn of_postgresql() -> Vec<PathBuf> {
     let version = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
     let folders = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Checksums of files that are read from their storage, not from the page cache.
+//! Computes checksums of files as they are on the storage. The page cache is bypassed.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use rustix::fs::{Advice, fadvise, syncfs};
 
 use crate::Error;
 
-/// Bytes of one read; large, so that the cost of calls does not matter.
+/// Bytes of one read. It is large, so that the cost of system calls does not matter.
 const PIECE: usize = 256 * 1024;
 
 /// Metadata and checksum of a file.
@@ -21,30 +21,30 @@ const PIECE: usize = 256 * 1024;
 pub(crate) struct Sum {
     /// Size of the file in bytes.
     pub(crate) length: u64,
-    /// Time of the last change, in seconds since 1970.
+    /// Time of the last modification, in seconds since 1970.
     pub(crate) changed: i64,
     /// Checksum of the content: SipHash of 64 bits. It detects errors, not attacks.
     pub(crate) hash: u64,
 }
 
-/// Writes out all files of a folder and drops them from the page cache, so that the next read comes from storage.
+/// Writes out all files of a folder and drops them from the page cache, so that the next read comes from the storage.
 ///
 /// # Errors
-/// If the storage fails to write data for which the application may not have waited.
+/// If the storage fails to write data. The application may not have waited for that data.
 pub(crate) fn forget(folder: &Path) -> Result<(), Error> {
     let failed = || Error::system(format!("write out {}", folder.display()));
     let whole = File::open(folder).map_err(failed())?;
     syncfs(&whole).map_err(|error| failed()(error.into()))?;
     for path in files(folder)? {
         let file = File::open(&path).map_err(Error::system(format!("open {}", path.display())))?;
-        // The kernel drops clean pages only. A file system that does not support this call returns
-        // data from memory.
+        // This call drops clean pages only. If a file system does not support the call, later reads
+        // come from memory.
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
     }
     Ok(())
 }
 
-/// Returns the checksum of every file of a folder, by its path in the folder.
+/// Returns the checksum of every file in a folder, by the path of the file in it.
 ///
 /// # Errors
 /// If a file cannot be read.
@@ -56,7 +56,7 @@ pub(crate) fn sums(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     files(folder)?.into_iter().map(of).collect()
 }
 
-/// Returns the first path at which the content of two folders differs.
+/// Compares the checksums of two folders. Returns the first path at which they differ.
 pub(crate) fn difference<'a>(
     one: &'a BTreeMap<PathBuf, Sum>,
     other: &'a BTreeMap<PathBuf, Sum>,

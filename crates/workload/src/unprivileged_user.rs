@@ -1,4 +1,4 @@
-//! The user for servers that refuse to run as root.
+//! Selects the user for servers that refuse to run as root.
 
 use std::{
     fs,
@@ -11,7 +11,8 @@ use rustix::process::geteuid;
 
 use crate::Error;
 
-/// A user without privileges if the caller is root; otherwise the current user.
+/// The user as whom servers run: a user without privileges if the caller is root (`Some`),
+/// otherwise the current user.
 pub(crate) struct UnprivilegedUser(Option<SystemAccount>);
 
 struct SystemAccount {
@@ -21,11 +22,11 @@ struct SystemAccount {
 }
 
 impl UnprivilegedUser {
-    /// Returns the first of these users that the system has. Returns the current user if it is not
-    /// root.
+    /// Returns the first of these users that exists on the system. If the caller is not root,
+    /// returns the current user.
     ///
     /// # Errors
-    /// If the system has none of them.
+    /// If none of the users exists.
     pub(crate) fn without_privilege(names: &[&str]) -> Result<Self, Error> {
         if !geteuid().is_root() {
             return Ok(Self(None));
@@ -40,7 +41,7 @@ impl UnprivilegedUser {
         Ok(Self(Some(found.ok_or_else(none)?)))
     }
 
-    /// Makes a program run as this user.
+    /// Makes the program that `command` starts run as this user.
     pub(crate) fn run<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         match &self.0 {
             Some(user) => command.uid(user.uid).gid(user.gid),
@@ -51,7 +52,8 @@ impl UnprivilegedUser {
     /// Makes this user the owner of a folder.
     ///
     /// # Errors
-    /// If the system refuses it, or if the user may not search one of the folders above.
+    /// If the system refuses it, or if the user has no permission to enter one of the folders
+    /// above.
     pub(crate) fn take(&self, folder: &Path) -> Result<(), Error> {
         let Some(user) = &self.0 else { return Ok(()) };
         let failed = Error::system(format!("give {} to {}", folder.display(), user.name));
@@ -65,7 +67,7 @@ impl UnprivilegedUser {
     }
 }
 
-/// Returns true if every user may search all folders above this one.
+/// Returns true if every user may enter all folders above this one.
 fn is_open(folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let all_may = |above: &Path| above.metadata().is_ok_and(|about| about.mode() & 0o001 != 0);

@@ -1,6 +1,6 @@
-//! Files of known content next to the files of a program that does not verify its reads. They are
-//! written before the program runs, and compared after it with the data in the storage, not in
-//! memory.
+//! Files of known content. They lie next to the files of a program that does not verify its own
+//! reads. They are written before the program runs. Afterwards they are compared as they are on the
+//! storage, without the page cache.
 
 use std::{
     fs::{File, OpenOptions},
@@ -13,23 +13,23 @@ use sim::Rng;
 
 use crate::{Error, owned_folder::OwnedFolder};
 
-/// The sizes of the files in bytes: around a page, across pages, and some that take many requests.
+/// Sizes of the files in bytes: around a page, across pages, and some that take many requests.
 const SIZES: [usize; 6] = [1, 4095, 4096, 65_537, 1 << 20, 3 << 20];
 
-/// Files that exist while the program runs; removed when this is dropped.
+/// Files of known content that exist while the program runs. Dropping the value removes them.
 pub(crate) struct WitnessFiles {
     folder: OwnedFolder,
     seed: u64,
 }
 
 impl WitnessFiles {
-    /// The bytes that they take up, including the overhead of file systems.
+    /// The space in bytes that these files take, including the overhead of file systems.
     pub(crate) const SPACE: u64 = 5 << 20;
-    /// The compared data, as text for the report.
+    /// A text for the report that says which data was compared.
     pub(crate) const VERIFIED: &'static str =
         "4 MiB in other files, written before the run and read from storage after it";
 
-    /// Writes the files below `folder`; they are stable when this returns.
+    /// Writes the files below `folder` and makes them stable.
     pub(crate) fn write(folder: &Path, seed: u64) -> Result<Self, Error> {
         let witness =
             Self { folder: OwnedFolder::make(folder, "forebay-lab-witness", Self::SPACE)?, seed };
@@ -47,16 +47,17 @@ impl WitnessFiles {
         Ok(witness)
     }
 
-    /// Reads the files back and compares them.
+    /// Reads the files from the storage and compares them.
     ///
     /// # Errors
-    /// [`Error::Wrong`], with the file and the byte.
+    /// [`Error::Wrong`], with the file and the offset of the first wrong byte.
     pub(crate) fn compare(&self) -> Result<(), Error> {
         for (number, size) in SIZES.into_iter().enumerate() {
             let path = self.path(number);
             let read = || -> io::Result<Vec<u8>> {
                 let mut file = File::open(&path)?;
-                // Only clean pages are dropped, and all are clean: the files were synced.
+                // This call drops clean pages only. All pages of the file are clean, since it was
+                // synced.
                 fadvise(&file, 0, None, Advice::DontNeed)?;
                 let mut bytes = Vec::with_capacity(size);
                 file.read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! The interface of all workloads.
+//! The trait that all workloads implement, and the environment of a run.
 
 use std::path::Path;
 
@@ -9,7 +9,8 @@ pub trait Workload {
     /// Returns the programs that the workload needs.
     fn needs(&self) -> Vec<Tool>;
 
-    /// Checks the settings. [`Workload::ready`] checks what they need on this machine.
+    /// Checks the settings themselves. [`Workload::ready`] checks that this machine has what they
+    /// require.
     ///
     /// # Errors
     /// [`Error::Settings`].
@@ -18,16 +19,16 @@ pub trait Workload {
     /// Checks that this machine has everything that the workload needs besides programs.
     ///
     /// # Errors
-    /// [`Error::Settings`], with what is missing and how to get it.
+    /// [`Error::Settings`], with the missing thing and how to get it.
     fn ready(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Returns the most bytes that the workload needs at its location.
+    /// Returns an upper bound of the bytes that the workload needs at its location.
     fn space(&self) -> u64;
 
-    /// Returns the bytes of [`Workload::space`] that an earlier run has already left at the
-    /// location for the next one.
+    /// Returns how many of the bytes of [`Workload::space`] an earlier run has left at the
+    /// location, so that they need not be free.
     fn left_behind(&self, _place: &WorkloadLocation) -> u64 {
         0
     }
@@ -41,21 +42,21 @@ pub trait Workload {
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error>;
 }
 
-/// The circumstances of a run.
+/// The location, folders and callbacks of a run.
 #[derive(Clone, Copy)]
 pub struct WorkloadRun<'a> {
-    /// The storage on which the workload runs.
+    /// The storage under test.
     pub place: &'a WorkloadLocation,
     /// A folder on this machine's own disk or memory for scripts and expected content. The caller removes it.
     pub scratch: &'a Path,
-    /// The seed of all random choices of the workload itself.
+    /// The seed of the workload's own random choices.
     pub seed: u64,
-    /// Called from time to time with the completed share, 0 to 1.
+    /// A function that the workload calls from time to time with the completed share, 0 to 1.
     pub progress: &'a (dyn Fn(f64) + Sync),
 }
 
 impl WorkloadRun<'_> {
-    /// Returns the folder, for workloads that need one.
+    /// Returns the folder of the location. Fails if it is a device or a unit.
     pub(crate) fn folder(&self, workload: &'static str) -> Result<&Path, Error> {
         match self.place {
             WorkloadLocation::Folder(path) if path.is_dir() => Ok(path),

@@ -1,23 +1,22 @@
-//! The result of a workload.
+//! The result of a workload: figures, series, and a text about the verified data.
 
 use serde::{Deserialize, Serialize};
 
-/// The result of a run.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct WorkloadResult {
-    /// The first figure is the workload's main metric; the others explain it.
+    /// The figures of the run. The first one is the main metric of the workload; the others explain
+    /// it.
     pub figures: Vec<WorkloadFigure>,
-    /// The compared data, as text for the report: "every file that was read".
+    /// A text for the report that says which data was compared: "every file that was read".
     pub verified: String,
-    /// Series over time or of pairs, for plots.
+    /// Series for plots: values over time, or pairs of values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<WorkloadSeries>,
 }
 
-/// A number with its name.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct WorkloadFigure {
-    /// The quantity, such as "transactions".
+    /// The measured quantity, such as "transactions".
     pub name: String,
     /// The unit: "1/s", "s", "MB/s", "us", "bytes"; "" for a count.
     pub unit: String,
@@ -27,11 +26,10 @@ pub struct WorkloadFigure {
 /// A series of points for a plot.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct WorkloadSeries {
-    /// The name of the series.
     pub name: String,
     /// The meaning of the x values, with their unit: "time, s".
     pub x: String,
-    /// The meaning of the y values.
+    /// The meaning of the y values, with their unit.
     pub y: String,
     /// The points, in the order in which they were measured.
     pub points: Vec<[f64; 2]>,

@@ -1,4 +1,4 @@
-//! A workload with its settings: the one list of all workloads.
+//! The list of all workloads.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,10 +51,11 @@ impl WorkloadTask {
         }
     }
 
-    /// Runs the workload after its settings, programs, place and free space have been checked.
+    /// Checks settings, programs, location and free space, and runs the workload.
     ///
     /// # Errors
-    /// If a check fails, before anything is changed; then the errors of [`Workload::run`].
+    /// If a check fails, its error; nothing is changed then. Otherwise the errors of
+    /// [`Workload::run`].
     pub fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         let workload = self.workload();
         workload.check()?;
@@ -93,7 +94,8 @@ mod tests {
             WorkloadTask::Bonnie(Bonnie { file_mib: most, processes: most, ..Bonnie::default() }),
             WorkloadTask::Surge(Surge { warm_up: most, ..Surge::default() }),
         ] {
-            // `space` must not overflow with these settings, since a plan calls it before `check`.
+            // `space` must not overflow even with these settings, since a plan calls it before
+            // `check`.
             assert!(task.workload().space() > 0);
             let ran = trial.given(|run| task.run(run));
             assert!(matches!(ran, Err(Error::Settings(_))), "{task:?}");

@@ -1,4 +1,4 @@
-//! A software build like the papers' SSH benchmark: unpack, configure, make.
+//! A software build like the SSH benchmark of the papers: unpack, configure, make.
 //!
 //! The package is Dropbear, a small SSH server, from Debian's archive; see `source`.
 
@@ -29,10 +29,10 @@ const TOOLS: [Tool; 4] = [
     Tool { program: "make", package: "make" },
     Tool { program: "cc", package: "gcc" },
 ];
-/// Time limit of one phase. The longest one, make, takes half a minute on two cores, and the paper's slowest build
-/// took a third longer than its fastest. A phase that takes longer than this is stuck.
+/// Time limit of one phase. The longest phase, make, takes half a minute on two cores, and the paper's slowest build
+/// took a third longer than its fastest. A phase that takes an hour is stuck.
 const LIMIT: Duration = Duration::from_secs(3600);
-/// Required space: Dropbear with its objects takes 18 MB; another source may be larger.
+/// Bytes that must be free: Dropbear with its objects takes 18 MB; another source may be larger.
 const SPACE: u64 = 256 << 20;
 
 /// Settings of a build.
@@ -63,9 +63,9 @@ pub struct Build {
     pub reference: bool,
 }
 
-/// Builds without zlib, because not every machine has its headers.
+/// Options for configure: build without zlib, because not every machine has its headers.
 const CONFIGURE: &str = "--disable-zlib";
-/// The proof: the server prints its version.
+/// The command that proves that the build works: the built server prints its version.
 const PROOF: &str = "./dropbear -V";
 
 impl Default for Build {
@@ -144,13 +144,14 @@ impl Workload for Build {
     }
 }
 
-/// The times of the phases.
+/// The time that each phase took.
 #[derive(Clone, Copy, Default)]
 struct Phases {
     unpack: Duration,
     configure: Duration,
     make: Duration,
-    /// The time until all data was stable after the build. It is not part of the benchmark.
+    /// The time from the end of the build until all data was stable. It is not part of the
+    /// benchmark.
     sync: Duration,
 }
 
@@ -164,7 +165,8 @@ impl Phases {
 }
 
 impl Build {
-    /// Runs the phases one after the other, without changing the file system's cache in between.
+    /// Runs the phases one after the other. Between them, the page cache is neither written out nor
+    /// dropped.
     fn build(&self, source: &Path, folder: &Path, done: &dyn Fn(f64)) -> Result<Phases, Error> {
         let unpack = self.unpack(source, folder)?;
         done(1.0);
@@ -187,12 +189,13 @@ impl Build {
 
     fn unpack(&self, source: &Path, folder: &Path) -> Result<Duration, Error> {
         let mut command = Command::new("tar");
-        // Ignore the owners in the archive.
+        // Extract as the current user: ignore the owners in the archive.
         command.arg("--no-same-owner").arg("-xf").arg(source).arg("-C").arg(folder);
         Ok(run_program::run(&mut command, LIMIT)?.1)
     }
 
-    /// Returns the objects and programs of a build that did not use the storage under test.
+    /// Builds in the scratch folder, without the storage under test, and returns checksums of the
+    /// objects and programs.
     fn reference(
         &self,
         source: &Path,
@@ -234,8 +237,9 @@ impl Build {
     }
 }
 
-/// Returns the first file that is missing or wrong. A file is wrong if its content differs although
-/// its modification time does not; a build may write its own sources.
+/// Compares the unpacked files with the archive and returns the first that is missing or wrong. A
+/// file is wrong if its content has changed but its modification time has not; a build may write
+/// its own sources.
 fn altered<'a>(
     original: &'a BTreeMap<PathBuf, Sum>,
     stored: &BTreeMap<PathBuf, Sum>,
@@ -247,8 +251,8 @@ fn altered<'a>(
     original.iter().find(wrong).map(|(path, _)| path.as_path())
 }
 
-/// Returns the checksums of objects, archives of objects and programs. Other files of a build
-/// contain its path and time.
+/// Returns the checksums of objects, archives of objects and programs. Other files are left out,
+/// since they contain the path or the time of the build.
 fn built(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     let mut sums = uncached_sums::sums(folder)?;
     sums.retain(|path, _| {
@@ -274,7 +278,7 @@ mod tests {
     use super::*;
     use crate::test_folders::TrialFolders;
 
-    /// Makes a package with one program, a configure and a Makefile.
+    /// Makes a tarball for tests: a program with a `configure` and a Makefile.
     fn package(folder: &Path) -> PathBuf {
         let tree = folder.join("tiny-1");
         fs::create_dir(&tree).unwrap();
@@ -308,7 +312,7 @@ mod tests {
         assert!(matches!(trial.run(&broken), Err(Error::Program { .. })));
     }
 
-    /// `cargo test -p workload -- --ignored dropbear`: fetches 12 MB, and builds for a minute on two cores.
+    /// Run with `cargo test -p workload -- --ignored dropbear`: fetches 12 MB, and builds for a minute on two cores.
     #[test]
     #[ignore = "fetches from Debian's archive and builds for a minute"]
     fn dropbear_is_fetched_and_built() {

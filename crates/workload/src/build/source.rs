@@ -15,9 +15,10 @@ use crate::{Error, Tool, owned_folder::OwnedFolder, run_program};
 
 const APT: Tool = Tool { program: "apt-get", package: "apt" };
 const PACKAGE: &str = "dropbear";
-/// Time limit of a fetch: lists of 10 MB and the source of 2 MB, perhaps from a slow mirror.
+/// Time limit of each call of apt: package lists have 10 MB and the source 2 MB, perhaps from a
+/// slow mirror.
 const LIMIT: Duration = Duration::from_secs(600);
-/// The folder of a fetch in progress, in the destination folder.
+/// Name of the folder that a fetch uses while it runs, in the destination folder.
 const FETCHING: &str = "forebay-lab-fetching";
 
 /// The result of a fetch.
@@ -25,18 +26,18 @@ const FETCHING: &str = "forebay-lab-fetching";
 pub struct Fetched {
     /// The path of the tarball.
     pub file: PathBuf,
-    /// True if the file existed before.
+    /// True if the tarball existed already, so that nothing was fetched.
     pub was_there: bool,
 }
 
-/// Returns the source in this folder, or else in the user's cache; fetches it if it is missing.
+/// Returns the tarball in the folder `into`, or else in the user's cache; fetches it if it is missing.
 ///
 /// apt fetches it from the archives that this machine uses, and verifies their signatures. The package lists for this
 /// are kept separately and removed; those of the machine do not change.
 ///
 /// # Errors
-/// If apt is missing, or cannot fetch it; then its output. If another fetch into the folder is running.
-/// [`Error::Stopped`] when `stop` is set.
+/// If apt is missing, or cannot fetch the source; the error then has apt's output. If another fetch into the folder is
+/// running. [`Error::Stopped`] when `stop` is set.
 pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     let into = into.map_or_else(cache, |folder| Ok(folder.to_owned()))?;
     if let Some(file) = tarball(&into) {
@@ -58,7 +59,7 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
         "Dir::Etc::sourceparts=-".to_owned(),
         option("Dir::State::lists", "lists"),
         option("Dir::Cache", "cache"),
-        // The user of apt may not read a user's cache.
+        // Let apt run as the current user: its own user may not read this user's cache.
         "APT::Sandbox::User=".to_owned(),
     ];
     let get = |words: &[&str]| {
@@ -77,8 +78,8 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     Ok(Fetched { file, was_there: false })
 }
 
-/// Locks the destination folder until the returned file is closed, so that no other fetch runs in
-/// it. Removes the remains of a fetch that was killed.
+/// Locks the destination folder until the returned file is closed, so that no other fetch uses it.
+/// Removes files of a fetch that was killed.
 fn ours(into: &Path) -> Result<File, Error> {
     let lock = File::open(into).map_err(Error::system(format!("open {}", into.display())))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
@@ -109,7 +110,8 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
     })
 }
 
-/// Returns the source lists of the distribution's main component, by the archives of this machine.
+/// Returns source lines for apt: the main component of the distribution, from the archives that
+/// this machine uses.
 fn lines(stop: &AtomicBool) -> Result<String, Error> {
     let mut command = Command::new("apt-get");
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
@@ -124,7 +126,7 @@ fn lines(stop: &AtomicBool) -> Result<String, Error> {
     Ok(lines)
 }
 
-/// Returns the archives of the distribution in apt's own list of archives, as source lines.
+/// Extracts the archives of the distribution from apt's own list of archives, as source lines.
 fn sources(said: &str) -> String {
     let of_distribution = |line: &&str| {
         let mut words = line.split(' ');
@@ -138,8 +140,8 @@ fn sources(said: &str) -> String {
     lines.into_iter().map(|line| format!("deb-src {line}\n")).collect()
 }
 
-/// Returns the path of the Dropbear tarball in a folder; of several, the last one in the order of
-/// their names.
+/// Returns the path of the Dropbear tarball in a folder. If there are several, returns the last one
+/// by name.
 fn tarball(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());

@@ -1,19 +1,20 @@
-//! The content of a block, which identifies the block and the write.
+//! The content of a block. It identifies the block and the write that wrote it.
 
 use bytes::{Bytes, BytesMut};
 use sim::Rng;
 use volume::Data;
 
-/// The content of blocks: random bytes, which are the same in all blocks, and in every 4 KiB the
-/// number of the block and of its write. This detects a block at a wrong address, an old block and
-/// a torn block.
+/// Makes the content of blocks: random bytes, which are equal in all blocks, and at the start of
+/// every 4 KiB the number of the block and of its write. A comparison detects a block at a wrong
+/// address, an old block and a torn block.
 pub(super) struct CommandBlockPattern {
     noise: Bytes,
     seed: u64,
 }
 
 const PAGE: usize = 4096;
-/// Block number, round and seed.
+/// Length of the stamp at the start of every 4 KiB: block number, number of the write, and seed, 8
+/// bytes each.
 const STAMP: usize = 24;
 
 impl CommandBlockPattern {
@@ -54,7 +55,7 @@ mod tests {
         assert!(content.is(3, 2, &block));
         assert!(!content.is(4, 2, &block) && !content.is(3, 1, &block));
         assert!(!CommandBlockPattern::new(8, 8192).is(3, 2, &block));
-        // The second half is from another round.
+        // Make a torn block: its second half is from another write.
         let mut torn = content.make(3, 2)[..PAGE].to_vec();
         torn.extend_from_slice(&content.make(3, 1)[PAGE..]);
         assert!(!content.is(3, 2, &Data::from(torn)));

@@ -1,4 +1,4 @@
-//! The blocks of the volume that the commands use.
+//! The blocks of the volume that the commands read or write.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,18 +8,18 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 use super::block_pattern::CommandBlockPattern;
 use crate::{Error, WorkloadRun, remote_unit::failed};
 
-/// The used part of the volume, divided into blocks of one command each, with the number of the
-/// last write to each.
+/// The used part of the volume. It is divided into blocks of one command each, and the number of
+/// writes to each block is known.
 pub(super) struct CommandBlocks<'a> {
     volume: &'a dyn Volume,
     block: u32,
     count: u64,
-    /// The block after the one that was taken last.
+    /// The block at which the search for the next free block begins.
     next: Cell<u64>,
-    /// The blocks with a command in flight.
+    /// True for each block with a command in flight.
     taken: RefCell<Vec<bool>>,
     content: CommandBlockPattern,
-    /// The number of writes of each block; 0: never written.
+    /// The number of writes to each block; 0: never written.
     written: RefCell<Vec<u32>>,
 }
 
@@ -47,9 +47,9 @@ impl<'a> CommandBlocks<'a> {
         Ok(Self { volume, block, count, next: Cell::new(0), taken, content, written })
     }
 
-    /// Returns the next block without a command in flight. Otherwise a command that is delayed on
-    /// one connection could overlap with another one for the same block, and the result of two
-    /// writes would be undefined.
+    /// Reserves the next block without a command in flight, and returns its number. Two commands
+    /// for one block must not overlap: a command may be delayed on its connection, and the result
+    /// of two overlapping writes is undefined.
     pub(super) fn take(&self) -> u64 {
         let mut taken = self.taken.borrow_mut();
         loop {
@@ -92,7 +92,7 @@ impl<'a> CommandBlocks<'a> {
         )))
     }
 
-    /// Writes all blocks once.
+    /// Writes all blocks once, with `depth` commands in flight.
     pub(super) async fn fill(&self, depth: u16, run: &WorkloadRun<'_>) -> Result<(), Error> {
         let next = Cell::new(0);
         let one_after_another = async || {
@@ -106,8 +106,8 @@ impl<'a> CommandBlocks<'a> {
         self.volume.flush().await.map_err(failed("flush"))
     }
 
-    /// Reads at most `most` of the written blocks, evenly distributed, and compares them. Returns
-    /// their number.
+    /// Reads up to `most` of the written blocks, evenly distributed, and compares them with the
+    /// data that was written. Returns the number of blocks read.
     pub(super) async fn read_back(&self, most: u32) -> Result<usize, Error> {
         let written = self.written.borrow().clone();
         let all: Vec<u64> = (0..self.count).filter(|&slot| written[slot as usize] > 0).collect();

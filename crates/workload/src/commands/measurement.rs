@@ -1,4 +1,4 @@
-//! The counters of commands that were answered during the measurement.
+//! Counts the commands that were answered during the measurement.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,18 @@ use hdrhistogram::Histogram;
 
 use crate::{Error, WorkloadResult};
 
-/// A longer turnaround time counts as this one. The session aborts such a command much earlier.
+/// Upper bound of the histogram: a longer turnaround time is recorded as this one. The session
+/// aborts such a command much earlier.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// The counters of commands that were answered during the measurement.
+/// The turnaround times of commands that were answered during the measurement.
 pub(super) struct CommandMeasurement {
     begin: Instant,
     end: Instant,
-    /// When the last of them was answered.
+    /// The time at which the last command was answered.
     last: Instant,
-    /// Turnaround times in microseconds, with three digits: a few hundred KiB, whatever their number.
+    /// Turnaround times in microseconds, with three significant digits. The histogram takes a few hundred KiB for any
+    /// number of commands.
     turnaround: Histogram<u64>,
 }
 
@@ -35,7 +37,7 @@ impl CommandMeasurement {
         self.turnaround.saturating_record(us);
     }
 
-    /// Returns the result. `is_all`: the measurement ended before its time, because everything was transferred.
+    /// Returns the result. `is_all` is true if the measurement ended before its time because all data was transferred.
     ///
     /// # Errors
     /// If no command was answered during the measurement.

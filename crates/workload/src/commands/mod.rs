@@ -106,7 +106,8 @@ impl Workload for CommandsWorkload {
             _ if times.iter().any(|time| !(0.0..=86_400.0).contains(time)) => {
                 wrong("a measurement takes at most a day")
             }
-            // With fewer blocks, there could be none without a command in flight.
+            // Demand at least two blocks per command in flight. With fewer, every block could be in
+            // use, and a search for a free one would not end.
             _ if self.slots() < 2 * u64::from(self.depth) => {
                 wrong("the span is smaller than twice the data in flight")
             }
@@ -124,7 +125,7 @@ impl Workload for CommandsWorkload {
             let (workload, wanted) = ("commands", "an iSCSI unit (iscsi://HOST/TARGET/LUN)");
             return Err(Error::Place { workload, wanted, place: run.place.to_string() });
         };
-        // One thread both fills the queue and drives the session.
+        // Use a single thread that both submits the commands and drives the session.
         remote_unit::runtime()?.block_on(self.drive(url, run))
     }
 }
@@ -164,13 +165,13 @@ impl CommandsWorkload {
         Ok(outcome)
     }
 
-    /// Returns the maximum number of commands.
+    /// Returns the largest number of commands that the byte limit allows.
     fn most(&self) -> u64 {
         if self.total == 0 { u64::MAX } else { self.total.div_ceil(self.block.into()) }
     }
 
-    /// Keeps `depth` commands in flight until the time is over or everything is transferred. Also
-    /// returns the number of commands sent.
+    /// Keeps `depth` commands in flight until the time is over or all data is transferred. Also
+    /// returns the number of commands that were sent.
     async fn measure(
         &self,
         slots: &CommandBlocks<'_>,
@@ -217,8 +218,9 @@ mod tests {
 
     use super::*;
 
-    /// A volume in memory that delays its first write until `OTHERS` other writes are done. It
-    /// counts writes to a block that arrive while another write to it is in progress.
+    /// A volume in memory for tests. It delays its first write until `OTHERS` other writes are
+    /// done, and counts writes to a block that arrive while another write to the same block is in
+    /// progress.
     struct HoldingUp {
         memory: MemVolume,
         writes: AtomicU32,

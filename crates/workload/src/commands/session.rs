@@ -1,4 +1,4 @@
-//! The measured session with its connections.
+//! Opens the measured session with all of its connections.
 
 use std::time::Duration;
 
@@ -10,13 +10,15 @@ use transport::{CongestionChoice, SocketOptions};
 use super::CommandsWorkload;
 use crate::{Error, remote_unit};
 
-/// Time limit until all connections of the session are established: that of a login.
+/// Time limit until all connections of the session are established. It equals the time limit of a
+/// login.
 const JOIN_LIMIT: Duration = Duration::from_secs(15);
-/// How often the number of connections is checked.
+/// Interval between checks of the number of connections.
 const JOIN_LOOK: Duration = Duration::from_millis(10);
 
-/// Opens the session with all connections and the requested congestion control. Fails if it gets
-/// another configuration, which must not be measured under this name.
+/// Opens the session with all connections and the requested congestion control. Fails if the target
+/// or the kernel gives fewer connections or another algorithm: the result would describe another
+/// configuration.
 pub(super) async fn open(commands: &CommandsWorkload, url: &str) -> Result<RemoteVolume, Error> {
     let settings = remote_unit::settings(url)?;
     let congestion = commands.congestion.load().map_err(|error| {
@@ -65,8 +67,8 @@ fn check(congestion: &CongestionChoice, session: &RemoteSession) -> Result<(), E
     Err(Error::Session { act: "open the session".to_owned(), reason })
 }
 
-/// Returns the share of the bytes that each connection has carried. It is zero for connections that
-/// were lost during the measurement.
+/// Returns the share of the bytes that each connection has carried. It is zero for a connection
+/// that was lost during the measurement.
 pub(super) fn shares(
     before: &[InitiatorConnectionStats],
     after: &[InitiatorConnectionStats],

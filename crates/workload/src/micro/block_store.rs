@@ -1,5 +1,5 @@
-//! The storage of the blocks: a device or file that bypasses the page cache, or a remote unit. It performs one
-//! request at a time.
+//! The storage of the blocks: a device or file that bypasses the page cache, or an iSCSI unit. It executes one request
+//! at a time.
 
 use std::{
     fs::{File, OpenOptions},
@@ -22,14 +22,14 @@ use crate::{Error, location::open_device, remote_unit};
 
 /// Storage for reads and writes at multiples of the block size.
 pub(super) enum MicroStore {
-    /// A device or a file.
+    /// A device, or a file in a folder.
     File {
         file: File,
         path: PathBuf,
-        /// True if the page cache is bypassed.
+        /// True if reads and writes bypass the page cache.
         direct: bool,
     },
-    /// A unit of a target, with a session of this process.
+    /// An iSCSI unit. This process is the initiator.
     Remote { runtime: Runtime, volume: Box<RemoteVolume>, durability: Durability },
 }
 
@@ -74,7 +74,7 @@ impl MicroStore {
         Ok(Self::File { file, path, direct })
     }
 
-    /// Opens a unit with a session of one connection.
+    /// Logs in to a unit with one connection.
     pub(super) fn remote(url: &str, stable: bool) -> Result<Self, Error> {
         let runtime = remote_unit::runtime()?;
         let volume = runtime.block_on(remote_unit::log_in(remote_unit::settings(url)?))?;
@@ -82,7 +82,7 @@ impl MicroStore {
         Ok(Self::Remote { runtime, volume: Box::new(volume), durability })
     }
 
-    /// Returns its size; `None` for a file, which grows.
+    /// Returns the size of the storage in bytes; `None` for a file, which grows.
     pub(super) fn bytes(&self) -> Option<u64> {
         match self {
             Self::File { .. } => None,
@@ -90,7 +90,7 @@ impl MicroStore {
         }
     }
 
-    /// Returns true for an empty file.
+    /// Returns true if the storage is a file without content.
     pub(super) fn is_empty(&self) -> Result<bool, Error> {
         match self {
             Self::File { file, .. } => {
@@ -107,7 +107,7 @@ impl MicroStore {
         !matches!(self, Self::File { direct: false, .. })
     }
 
-    /// Reads the whole of `into`.
+    /// Fills `into` with the bytes at offset `at`.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Error> {
         match self {
             Self::File { file, .. } => file.read_exact_at(into, at),
@@ -118,7 +118,7 @@ impl MicroStore {
         .map_err(|error| self.failed("read", at, into.len(), error))
     }
 
-    /// Writes the whole of `bytes`.
+    /// Writes all of `bytes` at offset `at`.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         match self {
             Self::File { file, .. } => file.write_all_at(bytes, at),
@@ -145,7 +145,7 @@ impl MicroStore {
         .map_err(Error::system(format!("flush {}", self.name())))
     }
 
-    /// Returns its name for messages.
+    /// Returns the name of the storage for messages.
     pub(super) fn name(&self) -> String {
         match self {
             Self::File { path, .. } => path.display().to_string(),
@@ -165,8 +165,9 @@ impl MicroStore {
 impl Drop for MicroStore {
     fn drop(&mut self) {
         match self {
-            // A program that another thread starts briefly has a copy of the descriptor. Unlock
-            // explicitly: closing alone would keep the lock until the program closes its copy.
+            // Unlock explicitly. If another thread starts a program at this moment, the program has
+            // a copy of the descriptor for a while, and the lock would remain until it closes the
+            // copy.
             Self::File { file, .. } => drop(flock(&*file, FlockOperation::Unlock)),
             Self::Remote { runtime, volume, .. } => runtime.block_on(volume.close()),
         }
@@ -177,7 +178,8 @@ fn sync(stable: bool) -> OFlags {
     if stable { OFlags::DSYNC } else { OFlags::empty() }
 }
 
-/// Converts a range of bytes to blocks. Fails with EINVAL if the range contains a part of a block.
+/// Converts a range of bytes to blocks of the volume. Fails with EINVAL if an end of the range is
+/// inside of a block.
 fn whole(volume: &RemoteVolume, at: u64, length: usize) -> io::Result<Extent> {
     let block = u64::from(volume.geometry().block_size);
     let length = length as u64;
@@ -188,16 +190,16 @@ fn whole(volume: &RemoteVolume, at: u64, length: usize) -> io::Result<Extent> {
     Ok(Extent { lba: Lba(at / block), blocks })
 }
 
-/// Memory that is aligned for every disk.
+/// Memory whose address has the alignment that direct I/O needs on every disk.
 pub(super) struct Aligned {
-    /// The vector is `ALIGNMENT` bytes longer than its used part. It never grows, therefore it does
-    /// not move.
+    /// `ALIGNMENT` bytes more than are used, so that an aligned part exists. The vector never
+    /// grows, so its address does not change.
     bytes: Vec<u8>,
     start: usize,
     length: usize,
 }
 
-/// The size of a page. No disk needs a larger alignment.
+/// Alignment in bytes: the size of a page. No disk needs a larger one.
 const ALIGNMENT: usize = 4096;
 
 impl Aligned {

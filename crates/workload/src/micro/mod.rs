@@ -22,12 +22,12 @@ use self::{
 };
 use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
-/// The name of the working set's file in a folder.
+/// The name of the file with the working set, if the workload runs in a folder.
 const FILE: &str = "forebay-lab-micro";
-/// Number of blocks that are read back after writes. This takes four seconds with a round trip of
-/// 16 ms.
+/// Number of blocks that are read back after writes. With a round trip of 16 ms this takes four
+/// seconds.
 const SAMPLE: usize = 256;
-/// Longest time of a measurement: a day. No point of an experiment takes as long.
+/// Upper bound of a measurement in seconds: a day. No point of an experiment takes as long.
 const MOST_SECONDS: u32 = 86_400;
 
 /// Settings of a run. The defaults are those of the paper's Table 1, except for the working set,
@@ -146,7 +146,8 @@ impl Workload for Micro {
             WorkloadLocation::Folder(folder) if !self.keep => Some(Removed(folder.join(FILE))),
             _ => None,
         };
-        // Filling the working set, if necessary, takes longer than everything else.
+        // Give half of the progress to filling the working set. If it must be filled, this takes
+        // longer than everything else.
         let set =
             Set::open(&store, self.set_bytes(), run.seed, &|share| (run.progress)(share / 2.0))?;
         let mut measured = Measuring::new(self, set, run.seed)?;
@@ -189,7 +190,7 @@ impl Micro {
     }
 }
 
-/// A file that is removed when this is dropped.
+/// Deletes a file when it is dropped.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -198,18 +199,18 @@ impl Drop for Removed {
     }
 }
 
-/// A run in progress.
+/// The state of a run: its settings, data set and measured times.
 struct Measuring<'a> {
     task: &'a Micro,
     set: Set<'a>,
     buffer: Aligned,
     rng: Rng,
-    /// The number of the next block in sequential order.
+    /// The number of the next block for sequential requests.
     next: u64,
-    /// The number of this run among those that have written to the set, and the number of its last
-    /// write.
+    /// The number of this run among the runs that have written to the working set, and the number
+    /// of its last write.
     writes: [u32; 2],
-    /// The last version of each written block.
+    /// The version that this run wrote last to each block.
     written: BTreeMap<u64, u64>,
     /// Response times in nanoseconds.
     times: Histogram<u64>,
@@ -235,7 +236,7 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Performs requests for this time, or this number of them.
+    /// Performs requests for this time, or until `count` requests are done if a number is given.
     fn go(
         &mut self,
         limit: Duration,
@@ -257,7 +258,7 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Performs one request. Only the storage is timed, not the making of the data or its comparison.
+    /// Performs one request. Only the access to the storage is timed; making and comparing the data is not.
     fn one(&mut self) -> Result<(), Error> {
         let at = self.place();
         let took = match self.task.access {
@@ -289,7 +290,7 @@ impl<'a> Measuring<'a> {
         Ok(())
     }
 
-    /// Returns the offset of the next block in the set, in bytes.
+    /// Returns the offset of the block for the next request, in bytes from the start of the set.
     fn place(&mut self) -> u64 {
         let block = self.buffer.len() as u64;
         let blocks = self.task.set_bytes() / block;
@@ -305,18 +306,19 @@ impl<'a> Measuring<'a> {
         number * block
     }
 
-    /// Discards the results so far.
+    /// Discards the results of the warm-up.
     fn forget(&mut self) {
         self.times.reset();
         self.total = Duration::ZERO;
     }
 
-    /// Reads and compares a sample of the written blocks. Returns the total number of verified blocks.
+    /// Reads a sample of the written blocks and compares them. Returns a text for the report with the total number of
+    /// verified blocks.
     fn read_back(&mut self) -> Result<String, Error> {
         if self.task.access == MicroAccess::Read {
             return Ok("every block that was read: its place, and all of its content".to_owned());
         }
-        // The sample always contains the last write.
+        // Always include the block that was written last.
         let last = self.written.iter().max_by_key(|(_, version)| **version);
         let last = last.map(|(at, version)| (*at, *version));
         let every = self.written.len().div_ceil(SAMPLE).max(1);
@@ -346,10 +348,11 @@ impl<'a> Measuring<'a> {
     }
 }
 
-/// Response times longer than an hour count as an hour.
+/// Upper bound of the histogram in nanoseconds: a longer response time is recorded as an hour.
 const LONGEST_NANOS: u64 = 3_600_000_000_000;
 
-/// How often progress is reported: often enough for requests of 20 ms, and without an effect on the results.
+/// Progress is reported once per this number of requests. This is often enough for requests of 20 ms, and too rare to
+/// affect the results.
 const TOLD_EVERY: u32 = 16;
 
 #[cfg(test)]
@@ -407,7 +410,8 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_secs(1));
     }
 
-    /// The second run uses the set of the first one, even if its own settings differ.
+    /// The second run uses the data set that the first one has filled, although its own seed
+    /// differs.
     #[test]
     fn a_set_that_is_kept_is_not_filled_again() {
         let folder = tempfile::tempdir().unwrap();

@@ -1,13 +1,13 @@
-//! The content of each 512 bytes: the position, the set, the number of the write, and words that are derived from
-//! these three.
+//! The content of a sector of 512 bytes: its position, the seed of the set, the number of the write, and words that are
+//! derived from these three.
 
 use sim::Rng;
 
-/// The smallest block of a disk. Each sector has its own stamp, therefore a write that is torn at
-/// any boundary is detected.
+/// The smallest block of a disk, in bytes. Each sector has its own stamp, so a write that is torn
+/// at any sector boundary is detected.
 pub(super) const SECTOR: usize = 512;
 
-/// Fills whole sectors. The first one has this number.
+/// Fills whole sectors with their content. `first` is the number of the first sector.
 pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
     for (number, sector) in (first..).zip(bytes.chunks_exact_mut(SECTOR)) {
         for (word, bytes) in words(number, seed, version).zip(sector.chunks_exact_mut(8)) {
@@ -16,12 +16,12 @@ pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
     }
 }
 
-/// The valid versions of a block.
+/// The versions that a block may have.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ExpectedSectorVersion {
-    /// This version and no other.
+    /// The block must have exactly this version.
     Exactly(u64),
-    /// Any version up to this one.
+    /// The block may have any version up to and including this one.
     UpTo(u64),
 }
 
@@ -49,7 +49,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Returns the words of a sector.
+/// Returns the content of a sector as 64-bit words.
 fn words(number: u64, seed: u64, version: u64) -> impl Iterator<Item = u64> {
     let begin = number ^ seed.rotate_left(21) ^ version.rotate_left(42);
     let mut rng = Rng::new(begin);
@@ -62,7 +62,7 @@ fn word(bytes: &[u8], number: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Describes the error in words.
+/// Describes how a sector differs from the expected content.
 fn told(sector: &[u8], number: u64, seed: u64, expected: ExpectedSectorVersion) -> String {
     let at = format!("the 512 bytes at {}", number * SECTOR as u64);
     if sector.iter().all(|byte| *byte == 0) {
@@ -94,7 +94,8 @@ mod tests {
         assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::Exactly(3)), Ok(()));
         assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::UpTo(5)), Ok(()));
         let wrong = |bytes: &[u8], expected| check(bytes, 8, 7, expected).unwrap_err();
-        // A lost write, and a later write.
+        // The sectors hold version 3. Expecting version 4 means that write 4 was lost; expecting at
+        // most 2 means that the data is of a later write.
         assert!(
             wrong(&bytes, ExpectedSectorVersion::Exactly(4))
                 .contains("write 0x3, but the last write is 0x4")
@@ -103,13 +104,13 @@ mod tests {
             wrong(&bytes, ExpectedSectorVersion::UpTo(2))
                 .contains("write 0x3, but the last write is 0x2")
         );
-        // A misplaced write.
+        // The data of another position, as after a misplaced write.
         let said = check(&bytes, 16, 7, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert_eq!(said, "the 512 bytes at 8192 hold the data of offset 4096");
-        // A block of another set.
+        // The data of another set.
         let said = check(&bytes, 8, 9, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert!(said.ends_with("data that was never written there"), "{said}");
-        // One flipped bit in the last sector; a torn write; no data.
+        // Three more faults: one flipped bit in the last sector, a torn write, and zeros.
         let mut bit = bytes.clone();
         bit[4 * SECTOR - 1] ^= 1;
         let said = wrong(&bit, ExpectedSectorVersion::Exactly(3));

@@ -1,5 +1,5 @@
-//! The working set: blocks with verifiable content, after a label that describes them. With it,
-//! several runs on one storage fill the set only once.
+//! The working set: blocks with verifiable content, after a label that describes the set. Because
+//! of the label, several runs on one storage fill the set only once.
 
 use std::io::ErrorKind;
 
@@ -11,35 +11,35 @@ use super::{
 };
 use crate::Error;
 
-/// The offset of the first block: that of the largest block size, so that blocks of all sizes are aligned.
+/// The offset of the first block. It is the largest block size, so that blocks of all sizes are aligned.
 const START: u64 = 64 * 1024;
-/// Length of the label at the beginning: the largest block size of a disk.
+/// Length of the label at the start of the storage: the largest block size of a disk.
 const MARK: usize = 4096;
-/// The magic number "FBMICRO1".
+/// The number at the start of a label: the characters "FBMICRO1".
 const MAGIC: u64 = u64::from_le_bytes(*b"FBMICRO1");
-/// Length of one write while the set is filled: enough for a kernel or initiator to have many requests in flight.
+/// Length of one write while the set is filled. It is large, so that a kernel or initiator has many requests in flight.
 const PIECE: usize = 4 << 20;
 
 /// A filled working set.
 pub(super) struct Set<'a> {
     store: &'a MicroStore,
-    /// The seed of the content, from the run that filled the set.
+    /// The seed of the content, chosen by the run that filled the set.
     seed: u64,
     bytes: u64,
-    /// Number of runs that have written to the set since.
+    /// Number of runs that have written to the set since it was filled.
     runs: u32,
 }
 
 impl<'a> Set<'a> {
-    /// Returns the bytes that a set of this size takes.
+    /// Returns the bytes on the storage that a set of this size takes, with its label.
     pub(super) const fn takes(bytes: u64) -> u64 {
         START + bytes
     }
 
-    /// Checks that a file is empty or has a set, complete or not. Other files must not be overwritten.
+    /// Checks that a file is empty or has a working set, complete or not. A workload must not overwrite any other file.
     ///
     /// # Errors
-    /// [`Error::Settings`]; nothing was changed.
+    /// [`Error::Settings`]; the file is unchanged.
     pub(super) fn refuse_others(store: &MicroStore) -> Result<(), Error> {
         if store.is_empty()? || mark_on(store)?.is_some() {
             return Ok(());
@@ -50,7 +50,7 @@ impl<'a> Set<'a> {
         )))
     }
 
-    /// Returns the set on a store if it is large enough; otherwise fills a new one.
+    /// Returns the working set on a store if it is at least this large; otherwise fills a new one.
     pub(super) fn open(
         store: &'a MicroStore,
         bytes: u64,
@@ -65,10 +65,10 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Fills the set with version 0.
+    /// Fills the set: each block gets version 0.
     fn filled(self, progress: &dyn Fn(f64)) -> Result<Self, Error> {
-        // Label the set as empty until it is complete. Otherwise an interrupted run could leave an
-        // old label with new content.
+        // Until the set is complete, its label says that it is empty. Otherwise an interrupted run
+        // could leave an old label with new content.
         self.mark(0)?;
         let mut piece = Aligned::zeros(PIECE);
         for at in (0..self.bytes).step_by(PIECE) {
@@ -82,7 +82,7 @@ impl<'a> Set<'a> {
         Ok(self)
     }
 
-    /// Records in the label that one more run writes. Returns the number of the run.
+    /// Counts one more run that writes, and stores the label. Returns the number of the run.
     pub(super) fn begin_writing(&mut self) -> Result<u32, Error> {
         let mut mark = Aligned::zeros(MARK);
         self.store.read(0, &mut mark)?;
@@ -96,7 +96,7 @@ impl<'a> Set<'a> {
         self.store.read(START + at, into)
     }
 
-    /// Writes the content that a block has after this write to `into`.
+    /// Puts the content of the block at `at` with this version into `into`.
     pub(super) fn content(&self, at: u64, version: u64, into: &mut [u8]) {
         sector_pattern::fill(into, number(at), self.seed, version);
     }
@@ -105,7 +105,8 @@ impl<'a> Set<'a> {
         self.store.write(START + at, bytes)
     }
 
-    /// Checks that a block has this version or, without one, any version that was written so far.
+    /// Checks that a block has this version. Without a version, it may have any that was written so
+    /// far.
     ///
     /// # Errors
     /// [`Error::Wrong`].
@@ -129,7 +130,7 @@ impl<'a> Set<'a> {
     }
 }
 
-/// Returns the version of a write in a run. Later runs have higher versions.
+/// Returns the version that a write of a run gives a block. All versions of a later run are higher.
 pub(super) fn version_of(run: u32, write: u32) -> u64 {
     u64::from(run) << 32 | u64::from(write)
 }
@@ -138,18 +139,18 @@ fn number(at: u64) -> u64 {
     at / SECTOR as u64
 }
 
-/// Reads the label of a store, if it has one.
+/// Reads the label of a store; returns `None` if there is no valid one.
 fn mark_on(store: &MicroStore) -> Result<Option<[u64; 3]>, Error> {
     let mut mark = Aligned::zeros(MARK);
     match store.read(0, &mut mark) {
         Ok(()) => Ok(read_mark(&mark)),
-        // A new file ends before its label.
+        // A new file is shorter than a label.
         Err(Error::System { error, .. }) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Decodes seed, size and runs of a label, if it is valid.
+/// Decodes a label: seed, size and number of runs. Returns `None` if it is not valid.
 fn read_mark(mark: &[u8]) -> Option<[u64; 3]> {
     let mut words =
         mark.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight")));
@@ -158,8 +159,8 @@ fn read_mark(mark: &[u8]) -> Option<[u64; 3]> {
     (magic == MAGIC && summed == sum(&words[..4])).then_some([seed, bytes, runs])
 }
 
-/// A checksum that detects a torn label. It need not be stronger, because a forged label gains
-/// nothing.
+/// Returns a checksum that detects a torn label. It need not resist forgery, since a forged label
+/// gains nothing.
 fn sum(words: &[u64]) -> u64 {
     words.iter().fold(0, |sum, word| Rng::new(sum ^ word).next_u64())
 }

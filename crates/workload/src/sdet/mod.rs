@@ -1,7 +1,7 @@
-//! Scripts like those of SPEC's SDET: the work of the users of one machine during a day of software development.
-//! Several scripts run concurrently, each a known mix of Unix commands.
+//! Runs scripts like those of SPEC's SDET, which imitate a day of software development by the users of one machine.
+//! Several scripts run concurrently; each is a fixed mix of Unix commands.
 //!
-//! SPEC's own scripts are not available; the mix is ours (`script`).
+//! SPEC's own scripts are not available. The mix is our own (`script`).
 
 mod script;
 
@@ -31,10 +31,10 @@ const TOOLS: [Tool; 9] = [
     Tool { program: "tar", package: "tar" },
     Tool { program: "cksum", package: "coreutils" },
 ];
-/// Time limit of one script, which normally takes a second. A link on which this is not sufficient
-/// needs fewer scripts.
+/// Time limit of one script, which normally takes a second. If a link is so slow that this is not
+/// enough, choose fewer scripts.
 const LIMIT: Duration = Duration::from_secs(2 * 3600);
-/// Maximum number of scripts; each has a waiting thread. The papers use 32 at most.
+/// Maximum number of scripts. For each script a thread waits; the papers use 32 scripts at most.
 const MOST_SCRIPTS: u32 = 1024;
 
 /// Settings of a run.
@@ -70,7 +70,7 @@ impl Workload for Sdet {
     }
 
     fn space(&self) -> u64 {
-        // The most that a script has on the disk at one time, rounded up.
+        // A script needs at most this much space at one time, rounded up: 1 MiB for each round.
         (u64::from(self.rounds) << 20).saturating_mul(self.scripts.into())
     }
 
@@ -79,7 +79,8 @@ impl Workload for Sdet {
         self.check()?;
         let scripts: Vec<String> =
             (0..self.scripts).map(|number| script::write(run.seed, number, self.rounds)).collect();
-        // Run the scripts on this machine's own disk first, to get the expected output and files.
+        // First run the scripts on this machine's own disk. Their output and files are the expected
+        // ones.
         let all = 2.0 * f64::from(self.scripts);
         let done = AtomicU32::new(0);
         let one_done = || (run.progress)(f64::from(done.fetch_add(1, Ordering::Relaxed) + 1) / all);
@@ -108,8 +109,8 @@ impl Workload for Sdet {
     }
 }
 
-/// Runs all scripts concurrently, each in a folder of its own. Returns their output, and the time until the last one
-/// has ended.
+/// Runs all scripts concurrently, each in its own folder. Returns their output, and the time until the last script has
+/// ended.
 fn run_all(
     scripts: &[String],
     folder: &Path,

@@ -1,19 +1,19 @@
-//! One script: it makes its first files, then executes its tasks in a random order.
+//! Writes one script: it creates its first files, then executes its tasks in a random order.
 
 use std::fmt::Write;
 
 use sim::Rng;
 
-/// A task of a script, and how often it occurs in each round. `@` is replaced by the number of the
-/// task: the names of its files contain it, so that tasks do not depend on each other. The output
-/// of a task does not depend on where it runs.
+/// A task of a script, and how often each round has it. `@` in the commands is replaced by the
+/// number of the task, so that tasks use different files and do not depend on each other. The
+/// output of a task is the same on every storage.
 struct SdetScriptTask {
     in_round: u32,
     commands: &'static str,
 }
 
-/// A round has 21 tasks: mostly editing, viewing and copying, and one each of compiling and of
-/// formatting.
+/// The tasks of a round, 21 in all: mostly editing, viewing and copying, and one each of compiling
+/// and of formatting.
 const TASKS: [SdetScriptTask; 12] = [
     SdetScriptTask {
         in_round: 1,
@@ -50,11 +50,11 @@ const TASKS: [SdetScriptTask; 12] = [
     },
 ];
 
-/// Number of texts in `doc`.
+/// Number of text files in the folder `doc`.
 const TEXTS: u64 = 5;
 
-/// Makes five texts, three sources, and a paper to format. awk makes their random parts from a
-/// seed.
+/// The commands at the start of a script. They make five texts, three sources, and a paper to
+/// format. awk makes random parts of them from a seed.
 const BEGIN: &str = "\
 set -eu
 export LC_ALL=C
@@ -79,10 +79,11 @@ cp src/main.c src/more.c
 cp src/main.c src/other.c
 ";
 
-/// Prints checksums of the remaining files at the end, which are read from the storage.
+/// The commands at the end of a script. They read the remaining files from the storage and print
+/// their checksums.
 const END: &str = "rm -rf tmp\ncat doc/* | cksum\ntar --format=ustar --mtime=@0 --owner=0 --group=0 --sort=name -cf kept.tar src doc\n";
 
-/// Returns the script with this number.
+/// Returns the text of script number `number`.
 pub(super) fn write(seed: u64, number: u32, rounds: u32) -> String {
     let mut rng = Rng::new(seed ^ u64::from(number).rotate_left(32));
     let mut script = BEGIN.replace("SEED", &rng.below(10_000).to_string());

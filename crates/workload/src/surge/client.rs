@@ -1,4 +1,5 @@
-//! One user of the site: requests files over a persistent connection, and verifies each response.
+//! One user of the web site: requests files over a persistent connection, and verifies each
+//! response.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -10,12 +11,13 @@ use std::{
 use super::site::{PIECE, SurgeSite};
 use crate::Error;
 
-/// Time limit of one response. A longer time means that the storage is stuck.
+/// Time limit of one response. If a response takes longer, the storage is stuck.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Maximum number of header lines, and their maximum length; nginx sends about eight.
+/// Maximum number of header lines in a response, and of bytes in a line. nginx sends about eight
+/// lines.
 const HEADER: (usize, u64) = (100, 8192);
 
-/// A connection to the server.
+/// A user's connection to the server.
 pub(super) struct SurgeClient {
     connection: BufReader<UnixStream>,
     piece: Vec<u8>,
@@ -32,7 +34,7 @@ impl SurgeClient {
         })
     }
 
-    /// Requests a file. Returns the time until it has arrived completely and was verified.
+    /// Requests a file. Returns the time until the file has arrived completely and was verified.
     ///
     /// # Errors
     /// [`Error::Wrong`] if the content differs from that of the file.
@@ -61,7 +63,7 @@ impl SurgeClient {
         Ok(begun.elapsed())
     }
 
-    /// Reads the header. Returns the length of the content.
+    /// Reads the header of a response. Returns the length of the content in bytes.
     fn length(&mut self) -> std::io::Result<u64> {
         let unreadable = |what: &str| std::io::Error::new(ErrorKind::InvalidData, what.to_owned());
         let mut length = None;
@@ -91,7 +93,8 @@ impl SurgeClient {
 mod tests {
     use super::*;
 
-    /// Returns the client's result for a response of these bytes.
+    /// Lets a client request a file from a server that answers with these bytes, and returns the
+    /// client's result.
     fn of(site: &SurgeSite, answer: Vec<u8>) -> Result<Duration, Error> {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut client = SurgeClient { connection: BufReader::new(ours), piece: vec![0; PIECE] };

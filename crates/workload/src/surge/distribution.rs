@@ -1,12 +1,12 @@
 //! The distributions of Surge. Each is drawn by inverting its distribution function.
 //!
-//! From Barford and Crovella, "Generating Representative Web Workloads for Network and Server Performance
-//! Evaluation", SIGMETRICS 1998, the table of models with their parameters. The table itself was not available. The
-//! numbers come from programs that took them from it: the X-Cloud simulator, src/service/FileTransfer1998.java (file
-//! sizes, both kinds of pauses), and a generator of file sizes in R that names the paper (both parts of the size
-//! distribution, the threshold between them, and the share of files in each). [`PAGE`] and [`STACK`] were found
-//! nowhere else and are from memory. Surge's own program of April 1998 (object.c 1.0) draws pages from a Pareto
-//! distribution with k 2 and alpha 1.245, up to 150 files: a model that is newer than the paper's.
+//! They are from Barford and Crovella, "Generating Representative Web Workloads for Network and Server Performance
+//! Evaluation", SIGMETRICS 1998, the table of models with their parameters. We did not have the table itself. The
+//! numbers come from programs that took them from the table: the X-Cloud simulator, src/service/FileTransfer1998.java
+//! (file sizes, both kinds of pauses), and a generator of file sizes in R that names the paper (both parts of the size
+//! distribution, the threshold between them, and the share of files in each). [`PAGE`] and [`STACK`] were found nowhere
+//! else and are from memory. Surge's own program of April 1998 (object.c 1.0) draws pages from a Pareto distribution
+//! with k 2 and alpha 1.245, up to 150 files: a model that is newer than the paper's.
 
 use std::f64::consts::TAU;
 
@@ -15,38 +15,38 @@ use sim::Rng;
 /// A distribution of positive numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Distribution {
-    /// Log-normal, with this mean and deviation of the logarithm.
+    /// Log-normal distribution: mean and deviation of the logarithm.
     Lognormal { mean: f64, deviation: f64 },
-    /// Pareto: `1 - (least / x)^shape`.
+    /// Pareto distribution with the distribution function `1 - (least / x)^shape`.
     Pareto { least: f64, shape: f64 },
-    /// Weibull: `1 - exp(-(x / scale)^shape)`.
+    /// Weibull distribution with the distribution function `1 - exp(-(x / scale)^shape)`.
     Weibull { scale: f64, shape: f64 },
 }
 
 use Distribution::{Lognormal, Pareto, Weibull};
 
-/// Sizes in bytes of the files below [`LARGE`].
+/// Sizes in bytes of most files, those below [`LARGE`].
 pub(super) const BODY: Distribution = Lognormal { mean: 9.357, deviation: 1.318 };
-/// Sizes in bytes of the largest files.
+/// Sizes in bytes of the largest files, from [`LARGE`] on.
 pub(super) const TAIL: Distribution = Pareto { least: LARGE, shape: 1.1 };
-/// Size in bytes at which the tail begins.
+/// Size in bytes from which on a file counts as large and its size is drawn from [`TAIL`].
 pub(super) const LARGE: f64 = 133_000.0;
-/// Percentage of files in the tail.
+/// Percentage of files whose size is drawn from [`TAIL`].
 pub(super) const TAIL_PERCENT: u32 = 7;
-/// Number of files of a page.
+/// Number of files that a page consists of.
 pub(super) const PAGE: Distribution = Pareto { least: 1.0, shape: 2.43 };
-/// Stack distance: how many other files were requested since the last request for this file.
+/// Stack distance: the number of other files requested since the last request for the same file.
 pub(super) const STACK: Distribution = Lognormal { mean: 1.5, deviation: 0.80 };
-/// Seconds between the files of a page. The paper's alpha is the scale and its beta the shape: half
-/// of the pauses are then shorter than 0.56 s, and a few last many seconds.
+/// Pause in seconds between the files of a page. The paper's alpha is the scale and its beta the
+/// shape: half of the pauses are then shorter than 0.56 s, and a few last many seconds.
 pub(super) const ACTIVE_OFF: Distribution = Weibull { scale: 1.46, shape: 0.382 };
-/// Seconds between two pages of a user.
+/// Pause in seconds between two pages of a user.
 pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
 
 impl Distribution {
     /// Draws a number from the distribution.
     pub(super) fn draw(self, rng: &mut Rng) -> f64 {
-        // The number is above 0 and at most 1, so that it has a logarithm.
+        // A random number above 0 and at most 1: it must have a logarithm.
         let mut share = || ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         match self {
             // The method of Box and Muller, 1958.
@@ -64,7 +64,7 @@ impl Distribution {
 mod tests {
     use super::*;
 
-    /// Compares the quartiles of many numbers with those of the distribution.
+    /// Draws many numbers from a distribution and compares their quartiles with the expected ones.
     fn check(distribution: Distribution, quartiles: [f64; 3]) {
         let mut rng = Rng::new(5);
         let mut drawn: Vec<f64> = (0..40_000).map(|_| distribution.draw(&mut rng)).collect();
@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn random_values_have_the_quartiles_of_their_distribution() {
-        // The quartiles of the normal distribution are 0.67449 deviations from its mean.
+        // The first and third quartile of a normal distribution are 0.67449 deviations from its
+        // mean.
         let lognormal = |mean: f64, deviation: f64| {
             [-0.674_49, 0.0, 0.674_49].map(|z: f64| (mean + deviation * z).exp())
         };
@@ -99,10 +100,10 @@ mod tests {
         let mut rng = Rng::new(6);
         let mut mean =
             |of: Distribution| (0..200_000).map(|_| of.draw(&mut rng)).sum::<f64>() / 2e5;
-        // exp(mean + deviation^2 / 2).
+        // The mean of a log-normal distribution is exp(mean + deviation^2 / 2).
         assert!((mean(BODY) / 27_610.0 - 1.0).abs() < 0.05);
         assert!((mean(STACK) / 6.172 - 1.0).abs() < 0.03);
-        // shape / (shape - 1).
+        // The mean of a Pareto distribution is least * shape / (shape - 1).
         assert!((mean(PAGE) / 1.699 - 1.0).abs() < 0.05);
     }
 }

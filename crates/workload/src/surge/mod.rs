@@ -1,5 +1,5 @@
-//! A web server under the load of Surge's users. nginx serves the files of a folder and writes its
-//! log to that folder.
+//! Runs a web server under the load of Surge's users. nginx serves the files of a folder, and
+//! writes its log to that folder, too.
 
 mod distribution;
 mod site;
@@ -38,10 +38,10 @@ const TOOL: Tool = Tool { program: "nginx", package: "nginx-light" };
 const SETTINGS: &str = "nginx.conf";
 /// Time limit for nginx to start, and to end after all connections are closed.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Time between attempts to connect to a starting server.
+/// Time between attempts to connect to nginx while it starts.
 const LOOK: Duration = Duration::from_millis(10);
-/// Space for the log per second: bytes of a log line, as measured and rounded up, times the largest
-/// number of lines per second.
+/// Bytes of log per second for which there must be space: the length of a log line, as measured and
+/// rounded up, times the largest number of lines per second.
 const LOGGED: u64 = 100 * 20_000;
 
 /// Settings of a run.
@@ -92,7 +92,8 @@ impl Workload for Surge {
     }
 
     fn space(&self) -> u64 {
-        // Twice the expected size, because it depends on the seed.
+        // Demand space for twice the expected size of the files, because the sizes depend on the
+        // seed.
         let files = 2 * site::MEAN * u64::from(self.files) + (8 << 20);
         files + LOGGED * (u64::from(self.seconds) + u64::from(self.warm_up))
     }
@@ -108,12 +109,12 @@ impl Workload for Surge {
         }
         let site = SurgeSite::new(self.files, run.seed);
         site.write(&own.path().join("files"), &|done| (run.progress)(0.3 * done))?;
-        // Write the settings before the folder is given to the server's user, who could otherwise
-        // replace the file.
+        // Write the settings before the folder is given to the server's user: that user could
+        // otherwise replace the file.
         self.write_settings(own.path(), local.path())?;
         user.take(&own.path().join("log"))?;
         user.take(local.path())?;
-        // Drop the files from the page cache, so that the server reads them from storage.
+        // Drop the files from the page cache, so that nginx reads them from the storage.
         uncached_sums::forget(own.path())?;
         let (mut server, clients) = self.start(&user, local.path())?;
         let sequence = site.sequence();
@@ -140,10 +141,10 @@ impl Workload for Surge {
     }
 }
 
-/// State shared by all users.
+/// The state that all users share.
 struct SurgeLoad<'a> {
     site: &'a SurgeSite,
-    /// The request sequence. It starts again from the beginning when it ends.
+    /// The files to request, in order. After the end, users begin again at the start.
     sequence: &'a [u32],
     next: AtomicUsize,
 }
@@ -154,14 +155,14 @@ impl SurgeLoad<'_> {
     }
 }
 
-/// The results of a user.
+/// The measured results of one user.
 #[derive(Default)]
 struct SurgeMeasurement {
-    /// Number of answers, including those outside the measured time.
+    /// Number of responses, also outside of the measured time.
     answered: u64,
-    /// Milliseconds of each measured answer.
+    /// Response time in milliseconds of each measured response.
     times: Vec<f64>,
-    /// Bytes of the measured answers.
+    /// Bytes of all measured responses.
     bytes: u64,
 }
 
@@ -173,7 +174,7 @@ impl SurgeMeasurement {
     }
 }
 
-/// A user: requests the files of a page one after the other, then pauses to read.
+/// One user: requests the files of a page one after the other, then pauses as if reading.
 struct SurgeUser {
     client: SurgeClient,
     rng: Rng,
@@ -183,11 +184,12 @@ struct SurgeUser {
 impl SurgeUser {
     fn work(mut self, watch: &RunWatch, load: &SurgeLoad<'_>) -> Result<SurgeMeasurement, Error> {
         let mut found = SurgeMeasurement::default();
-        // Users do not start at the same time: each starts at a random point of a reading pause.
+        // Let users start at different times: each waits for a random part of a reading pause
+        // first.
         let first = self.rng.below(1000) as f64 / 1000.0;
         watch.pause(first * INACTIVE_OFF.draw(&mut self.rng) / self.pace);
         while !watch.is_over() {
-            // The number is bounded, because a user with a very long page would never pause.
+            // Limit the number of files. A user with a very long page would never pause.
             let files = PAGE.draw(&mut self.rng).min(1000.0) as u32;
             for number in 0..files {
                 if number > 0 {
@@ -241,14 +243,14 @@ impl Surge {
         written.map_err(Error::system("write nginx's settings"))
     }
 
-    /// Returns the server's settings. The log is in the folder, in nginx's default format; all
-    /// other files are local.
+    /// Returns the settings of nginx. The log is in the folder, in nginx's default format; all
+    /// other files are in `local`.
     fn settings(&self, folder: &Path, local: &Path) -> String {
         let (folder, local) = (folder.display(), local.display());
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path \"{local}/{name}\";\n"))
             .concat();
-        // A worker has one connection for each user, and some files of its own.
+        // Connections of a worker: one for each user, and some for its own files.
         let connections = self.users + 64;
         format!(
             "daemon off;\nworker_processes 2;\npid \"{local}/pid\";\n\
@@ -285,7 +287,7 @@ impl Surge {
     }
 }
 
-/// Checks that the log has a line for each answer.
+/// Checks that nginx's log has a line for each response.
 fn compare(log: &Path, answered: u64) -> Result<(), Error> {
     let failed = || Error::system(format!("read {}", log.display()));
     let mut logged = 0;

@@ -1,4 +1,5 @@
-//! The files that are served: their sizes, their content, and the order of the requests for them.
+//! The files of the web site: their sizes, their content, and the order in which users request
+//! them.
 
 use std::{
     fs::{self, File},
@@ -11,21 +12,23 @@ use sim::Rng;
 use super::distribution::{BODY, LARGE, STACK, TAIL, TAIL_PERCENT};
 use crate::Error;
 
-/// Bytes of the largest file. Surge's distribution is not bounded; with this bound 20,000 files are 1 GB, as in the
-/// paper.
+/// Upper bound of a file's size in bytes. Surge's distribution has no bound; with this one 20,000 files take 1 GB, as
+/// in the paper.
 const LARGEST: f64 = 4_194_304.0;
-/// Mean size of all files, as measured; to estimate the space that they need.
+/// Measured mean size of all files in bytes. It is used to estimate the space that they need.
 pub(super) const MEAN: u64 = 55_000;
 /// Number of files in a folder.
 const IN_FOLDER: u32 = 1000;
-/// Bytes that are generated and compared at a time; a multiple of the size of one random number.
+/// Number of bytes that are generated and compared at a time. It must be a multiple of the size of
+/// a random number.
 pub(super) const PIECE: usize = 16 * 1024;
-/// Bytes of one write at most. It is large because each write may be synchronous.
+/// Maximum number of bytes of one write. It is large because each write may be synchronous.
 const BUFFER: usize = 256 * 1024;
-/// The next file is chosen among the drawn stack position and this many neighbours on either side.
+/// A position in the stack is drawn, and the next file is chosen among it and this many neighbours
+/// on either side.
 const WINDOW: usize = 5;
 
-/// The files of a site, by number.
+/// The sizes of the files, by number, and the seed of their content.
 pub(super) struct SurgeSite {
     seed: u64,
     sizes: Vec<u64>,
@@ -53,7 +56,7 @@ impl SurgeSite {
         format!("{}/{file}", file / IN_FOLDER)
     }
 
-    /// Generates the content of a file piece by piece.
+    /// Returns a generator for the content of a file.
     pub(super) fn content(&self, file: u32) -> SurgeFileContent {
         let seed = Rng::new(self.seed ^ (u64::from(file) + 1).rotate_left(24)).next_u64();
         SurgeFileContent { rng: Rng::new(seed), left: self.size(file), piece: vec![0; PIECE] }
@@ -82,15 +85,18 @@ impl SurgeSite {
         Ok(())
     }
 
-    /// Returns the sequence of requests. By Zipf's law the file of rank r is requested 1/r times as often as the
-    /// first one, and the last one once. Surge's stack model prefers files that were requested recently.
+    /// Returns the sequence of requests. By Zipf's law the file of rank r is requested 1/r times as often as the file
+    /// of rank 1; the file of the last rank is requested once. Surge's stack model prefers files that were requested
+    /// recently.
     pub(super) fn sequence(&self) -> Vec<u32> {
         let files = self.sizes.len();
         let mut rng = Rng::new(self.seed.rotate_left(7));
-        // (file, number of remaining requests); the last entry is the file that was requested last.
+        // Each entry is a file and the number of its remaining requests. The file that was
+        // requested last is at the end.
         let mut stack: Vec<(u32, u64)> =
             (0..files).map(|rank| (rank as u32, (files / (rank + 1)) as u64)).collect();
-        // Ranks and initial stack positions do not depend on the size of a file.
+        // Shuffle, so that neither the rank nor the first stack position of a file depends on its
+        // size.
         let mut names: Vec<u32> = (0..files as u32).collect();
         rng.shuffle(&mut names);
         stack.iter_mut().for_each(|(file, _)| *file = names[*file as usize]);
@@ -108,7 +114,8 @@ impl SurgeSite {
     }
 }
 
-/// Chooses a file near this distance from the top of the stack; files with more remaining requests are more likely.
+/// Chooses a file near this distance from the top of the stack, with a probability in proportion to its remaining
+/// requests.
 fn choose(stack: &[(u32, u64)], distance: f64, rng: &mut Rng) -> usize {
     let depth = (distance as usize).min(stack.len() - 1);
     let centre = stack.len() - 1 - depth;
@@ -126,12 +133,12 @@ fn choose(stack: &[(u32, u64)], distance: f64, rng: &mut Rng) -> usize {
 
 fn size(rng: &mut Rng) -> u64 {
     let size = if rng.chance(TAIL_PERCENT) { TAIL.draw(rng) } else { small(rng) };
-    // An empty file would have no content to compare.
+    // The smallest size is 1: an empty file would have no content to compare.
     size.clamp(1.0, LARGEST) as u64
 }
 
-/// Draws a size of the body. The body ends where the tail begins; 97 of a hundred drawn numbers are
-/// below that.
+/// Draws a size below [`LARGE`] from [`BODY`]. 97 of a hundred drawn numbers are below; others are
+/// drawn again.
 fn small(rng: &mut Rng) -> f64 {
     loop {
         let size = BODY.draw(rng);
@@ -141,7 +148,7 @@ fn small(rng: &mut Rng) -> f64 {
     }
 }
 
-/// The content of a file.
+/// A generator for the content of a file.
 pub(super) struct SurgeFileContent {
     rng: Rng,
     left: u64,
@@ -149,7 +156,7 @@ pub(super) struct SurgeFileContent {
 }
 
 impl SurgeFileContent {
-    /// Returns the next bytes, if there are more.
+    /// Returns the next bytes of the file, or `None` at its end.
     pub(super) fn next_piece(&mut self) -> Option<&[u8]> {
         let length = self.left.min(PIECE as u64) as usize;
         self.left -= length as u64;
@@ -169,8 +176,8 @@ mod tests {
         for site in &sites {
             let total = site.total() as f64;
             assert!((0.95e9..1.25e9).contains(&total), "{total}");
-            // The tail has 7 % of the files. Without the limit of the body, 3 % more files would be
-            // as large.
+            // The tail has 7 % of the files. If sizes from the body were not limited, 3 % more of
+            // the files would be as large.
             let large = (0..20_000).filter(|file| site.size(*file) as f64 >= LARGE).count();
             assert!((1250..1550).contains(&large), "{large}");
         }
@@ -186,8 +193,8 @@ mod tests {
         sequence.iter().for_each(|file| counts[*file as usize] += 1);
         counts.sort_unstable_by(|a, b| b.cmp(a));
         assert_eq!([counts[0], counts[1], counts[9], counts[999]], [1000, 500, 100, 1]);
-        // In a random order only a minority of the requests would be for one of the ten files
-        // before; here most are.
+        // In a random order, only a minority of the requests would repeat one of the last ten
+        // files. Here most requests do.
         let again = sequence.windows(11).filter(|ten| ten[..10].contains(&ten[10])).count();
         assert!(again * 2 > sequence.len(), "{again} of {}", sequence.len());
         assert_eq!(sequence, SurgeSite::new(1000, 2).sequence());

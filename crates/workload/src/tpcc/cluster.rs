@@ -1,5 +1,5 @@
-//! The workload's own PostgreSQL cluster. It is created in the folder, and can be reached only
-//! through a Unix socket.
+//! A PostgreSQL cluster for the workload alone. Its files are in the folder under test, and clients
+//! reach it only through a Unix socket.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,19 +18,19 @@ use crate::{
 };
 
 pub(super) const INITDB: Tool = Tool { program: "initdb", package: "postgresql" };
-/// Time limit of initdb, of a start after a stop, and of a stop that writes all dirty data to
-/// remote storage over a slow link.
+/// Time limit of initdb, of a start, and of a stop that writes all dirty data to remote storage
+/// over a slow link.
 const LIMIT: Duration = Duration::from_secs(1800);
 /// Time between attempts to connect to a starting database. A start takes about a second.
 const LOOK: Duration = Duration::from_millis(20);
-/// Connections in addition to those of the clients: the one of the workload itself, and those that
+/// Number of connections besides those of the clients: one of the workload itself, and those that
 /// PostgreSQL reserves for its superuser.
 const SPARE: u32 = 6;
 
-/// A cluster that may be running.
+/// A PostgreSQL cluster, running or stopped. Dropping it ends the processes and removes the files.
 pub(super) struct Cluster {
-    // The order of the fields is the order of dropping: the processes must end before their files
-    // are removed.
+    // Fields are dropped in the order of their declaration. The processes must end before their
+    // files are removed.
     server: Option<Service>,
     data: OwnedFolder,
     sockets: OwnedFolder,
@@ -48,7 +48,7 @@ impl Cluster {
         tpcc: &Tpcc,
         space: u64,
     ) -> Result<Self, Error> {
-        // The program may be a link. The other programs are in the folder of its destination.
+        // Resolve links: the other programs are in the folder of the real file.
         let initdb = INITDB.find()?.canonicalize().map_err(Error::system("find initdb"))?;
         let programs = initdb.parent().expect("a program is in a folder").to_owned();
         let user = UnprivilegedUser::without_privilege(&["postgres", "nobody"])?;
@@ -59,14 +59,15 @@ impl Cluster {
         let settings = vec![
             "listen_addresses=".to_owned(),
             format!("unix_socket_directories={}", sockets.path().display()),
-            // Every user who can connect to the socket is superuser; therefore only its owner and
-            // root can connect.
+            // Permit the socket only to its owner and root: every user who can connect to it is
+            // superuser of the database.
             "unix_socket_permissions=0700".to_owned(),
             format!("max_connections={}", tpcc.clients + SPARE),
             format!("shared_buffers={}MB", tpcc.shared_buffers),
             format!("max_wal_size={}MB", tpcc.log),
             format!("min_wal_size={}MB", tpcc.log.min(80)),
-            // PostgreSQL's defaults, given explicitly because the results depend on them.
+            // These are PostgreSQL's defaults. They are set explicitly because the results depend
+            // on them.
             "fsync=on".to_owned(),
             "synchronous_commit=on".to_owned(),
             "full_page_writes=on".to_owned(),
@@ -81,7 +82,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the cluster and waits until it answers.
+    /// Starts the cluster and waits until it accepts a connection.
     pub(super) fn start(&mut self) -> Result<(), Error> {
         let mut command = self.program("postgres");
         command.arg("-D").arg(self.data());
@@ -103,7 +104,8 @@ impl Cluster {
         connect(self.sockets.path()).map_err(failed)
     }
 
-    /// Shuts the cluster down cleanly, and drops its files from the page cache.
+    /// Shuts the cluster down cleanly, and drops its files from the page cache, so that the next
+    /// start reads them from the storage.
     pub(super) fn stop(&mut self) -> Result<(), Error> {
         if let Some(server) = self.server.take() {
             server.stop(Signal::INT, LIMIT)?;
@@ -135,20 +137,21 @@ impl Cluster {
 
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
-        // Remove environment variables that the user has set for other clusters.
+        // Remove environment variables with which the user selects other clusters.
         for (key, _) in
             std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("PG"))
         {
             command.env_remove(key);
         }
-        // The program parses PostgreSQL's messages, which must not be translated.
+        // Set the language C: PostgreSQL's messages are parsed and must not be translated.
         command.env("LC_ALL", "C").current_dir(self.data.path());
         self.user.run(&mut command);
         command
     }
 
     fn data(&self) -> PathBuf {
-        // initdb sets the mode of its folder itself, which must not be that of the folder `data`.
+        // A subfolder, because initdb changes the mode of its folder. The folder `data` itself must
+        // keep its mode.
         self.data.path().join("data")
     }
 }
@@ -194,7 +197,7 @@ mod tests {
         let error = failed(client.query_one("SELECT sum(n) FROM t", &[]).unwrap_err());
         assert!(matches!(error, Error::Wrong(_)), "{error}");
         drop(client);
-        // A running cluster that is dropped leaves no files.
+        // Dropping a running cluster removes its files.
         drop(cluster);
         assert_eq!(left(folder), 0);
     }

@@ -1,11 +1,11 @@
-//! The consistency conditions of the tables (clause 3.3.2), and the comparison of the tables with the committed
-//! transactions after a run.
+//! Checks the tables: the consistency conditions of the standard (clause 3.3.2), and after a run the totals of the
+//! committed transactions.
 
 use postgres::Client;
 
 use super::{Error, failed, terminal::TerminalResult};
 
-/// Conditions 1 to 4. Each query returns the number of rows that violate the condition.
+/// Consistency conditions 1 to 4. Each query returns the number of rows that violate its condition.
 const CONDITIONS: [&str; 4] = [
     "SELECT count(*) FROM warehouse
      WHERE w_ytd IS DISTINCT FROM (SELECT sum(d_ytd) FROM district WHERE d_w_id = w_id)",
@@ -27,7 +27,7 @@ const CONDITIONS: [&str; 4] = [
      WHERE lines IS DISTINCT FROM rows",
 ];
 
-/// Checks the four conditions.
+/// Checks the four consistency conditions.
 pub(super) fn check(client: &mut Client) -> Result<(), Error> {
     for (number, condition) in (1..).zip(CONDITIONS) {
         let places: i64 = client.query_one(condition, &[]).map_err(failed)?.get(0);
@@ -40,7 +40,7 @@ pub(super) fn check(client: &mut Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// The totals of all committed transactions according to the tables.
+/// Totals that the tables have for all committed transactions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Count {
     orders: i64,
@@ -53,8 +53,8 @@ pub(super) fn count(client: &mut Client) -> Result<Count, Error> {
     Ok(Count { orders, payments: one("SELECT count(*) FROM history")? })
 }
 
-/// Checks that the totals now are those before plus what was committed since: no committed transaction is missing,
-/// and none is there twice.
+/// Checks that each total has grown by what the clients have committed: no committed transaction is missing, and none
+/// is counted twice.
 pub(super) fn compare(before: Count, after: Count, done: &TerminalResult) -> Result<(), Error> {
     let all = [
         ("orders", after.orders - before.orders, done.orders),

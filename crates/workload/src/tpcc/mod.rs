@@ -1,7 +1,7 @@
-//! TPC-C on PostgreSQL: orders at a wholesale supplier, after the TPC's standard, revision 5.11.
+//! TPC-C on PostgreSQL: orders of a wholesale supplier, after the TPC's standard, revision 5.11.
 //!
-//! The five transactions with their data and their mix are those of the standard. What it requires of a published
-//! result (think times, scale, hours of steady state) depends on the settings. `docs/workloads.md` lists the
+//! The five transactions, their data and their mix are those of the standard. The requirements for a published result
+//! (think times, scale, hours of steady state) are met only with the right settings. `docs/workloads.md` lists the
 //! differences.
 
 mod random;
@@ -105,12 +105,12 @@ impl Workload for Tpcc {
     fn space(&self) -> u64 {
         let [warehouses, customers, items] =
             [self.warehouses, self.customers, self.items].map(u64::from);
-        // Bytes per row, measured with a populated database, indices included: stock 400, a
-        // customer with an order of ten lines 2200, an item 120.
+        // Bytes per row, measured in a filled database, indices included: stock 400, a customer
+        // with an order of ten lines 2200, an item 120.
         let warehouse = items * 400 + 10 * customers * 2200;
         let data = warehouses.saturating_mul(warehouse).saturating_add(items * 120);
-        // Space for the log, for an empty cluster, and for the data that a fast machine adds per
-        // second.
+        // Add space for the log, for an empty cluster, and for the data that a fast machine adds
+        // per second.
         let seconds = u64::from(self.seconds) + u64::from(self.warm_up);
         data.saturating_add((u64::from(self.log) << 20) + (64 << 20) + seconds * (4 << 20))
     }
@@ -131,7 +131,7 @@ impl Workload for Tpcc {
             .run(&mut random, &progress(0.4, 0.4))?;
         consistency::check(&mut client)?;
         drop(client);
-        // Stop the cluster, so that the totals after the restart come from its files.
+        // Restart the cluster before reading the totals, so that they come from its files.
         cluster.stop()?;
         cluster.check_pages()?;
         cluster.start()?;
@@ -182,7 +182,7 @@ impl Tpcc {
     }
 }
 
-/// Maps an error of the database; messages about damaged data become [`Error::Wrong`].
+/// Converts an error of the database. Messages about damaged data become [`Error::Wrong`].
 fn failed(error: postgres::Error) -> Error {
     let said = match error.as_db_error() {
         Some(db) => format!("{}: {}", db.code().code(), db.message()),
@@ -195,8 +195,8 @@ fn failed(error: postgres::Error) -> Error {
     Error::Program { program: "PostgreSQL".to_owned(), ending: "answered".to_owned(), said }
 }
 
-/// Time limit of a statement. Reading a database of a few GB from remote storage takes minutes; a
-/// statement that takes longer than this is stuck.
+/// Time limit of a statement. To read a database of a few GB from remote storage takes minutes;
+/// after an hour a statement is stuck.
 const STATEMENT_LIMIT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

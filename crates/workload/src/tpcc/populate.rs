@@ -10,9 +10,10 @@ use super::{
     schema,
 };
 
-/// Percentage of orders that are not delivered yet: the last 900 of 3000.
+/// Percentage of orders that are not delivered yet. In the standard, these are the last 900 of
+/// 3000.
 const NEW_PERCENT: u32 = 30;
-/// Number of last names; each of the first customers of a district has a different one.
+/// Number of different last names. The first 1000 customers of a district have one each.
 const NAMES: u32 = 1000;
 /// Districts of a warehouse, fixed by the standard.
 pub(super) const DISTRICTS: u32 = 10;
@@ -29,14 +30,14 @@ pub(super) fn populate(
     let now: String = client.query_one("SELECT localtimestamp::text", &[]).map_err(failed)?.get(0);
     let mut fill = TpccPopulation { client, tpcc, constants, random, now };
     fill.items()?;
-    // Creating the keys takes about as long as filling a warehouse or two.
+    // The unit of progress is a warehouse. Creating the keys takes 0.3, and 0.3 more for each
+    // warehouse.
     let parts = f64::from(tpcc.warehouses) * 1.3 + 0.3;
     for warehouse in 1..=tpcc.warehouses {
         fill.warehouse(warehouse)?;
         progress(f64::from(warehouse) / parts);
     }
-    // Execute each statement separately: some of them cannot run in a transaction together with
-    // others.
+    // Execute the statements one by one: some of them cannot run in a transaction with others.
     for statement in schema::KEYS.split(';').filter(|text| !text.trim().is_empty()) {
         fill.client.batch_execute(statement).map_err(failed)?;
     }
@@ -52,7 +53,7 @@ struct TpccPopulation<'a> {
     now: String,
 }
 
-/// Rows that are being copied into a table.
+/// Writes rows for COPY into a table.
 struct Rows<'a>(CopyInWriter<'a>);
 
 impl<'a> Rows<'a> {
@@ -60,7 +61,7 @@ impl<'a> Rows<'a> {
         Ok(Self(client.copy_in(&format!("COPY {table} FROM STDIN")).map_err(failed)?))
     }
 
-    /// Adds a row; `\N` is a null. No value contains a tab, a newline or a backslash.
+    /// Adds a row. A value `\N` is a null. Values must not contain a tab, a newline or a backslash.
     fn row(&mut self, values: &[&dyn Display]) -> Result<(), Error> {
         let mut write = || {
             for (number, value) in values.iter().enumerate() {
@@ -76,13 +77,14 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Formats hundredths or ten-thousandths as a number with this many decimals.
+/// Formats a number of hundredths (two places) or ten-thousandths (four places) as a decimal
+/// number.
 fn decimal(number: u32, places: usize) -> String {
     let scale = 10u32.pow(places as u32);
     format!("{}.{:0places$}", number / scale, number % scale)
 }
 
-/// Returns two streets, a city, a state and a zip code (clause 4.3.2.7).
+/// Returns a random address: two streets, a city, a state and a zip code (clause 4.3.2.7).
 fn address(random: &mut TpccRandom) -> [String; 5] {
     let mut street = || random.letters(10, 20);
     let [one, two, city] = [street(), street(), street()];
@@ -135,7 +137,8 @@ impl TpccPopulation<'_> {
         let mut rows = Rows::of(client, "district")?;
         let [one, two, city, state, zip] = address(random);
         let (name, tax) = (random.letters(6, 10), decimal(random.within(0, 2000), 4));
-        // The ten districts sum up to the 300,000.00 of a warehouse (clause 3.3.2.1).
+        // Year-to-date payments of a district: ten districts sum up to the 300,000.00 of the
+        // warehouse (clause 3.3.2.1).
         let (ytd, next) = ("30000.00", tpcc.customers + 1);
         rows.row(&[
             &district, &warehouse, &name, &one, &two, &city, &state, &zip, &tax, &ytd, &next,
@@ -199,7 +202,8 @@ impl TpccPopulation<'_> {
         rows.finish()
     }
 
-    /// Adds an order of each customer, with the customers in random order; the last orders are not delivered.
+    /// Adds one order for each customer of a district, in random order of the customers. The last orders are not
+    /// delivered yet.
     fn orders(&mut self, warehouse: u32, district: u32) -> Result<(), Error> {
         let Self { client, random, tpcc, now, .. } = self;
         let first_new = tpcc.customers - tpcc.customers * NEW_PERCENT / 100 + 1;

@@ -6,21 +6,22 @@ use sim::Rng;
 #[derive(Clone, Debug)]
 pub(super) struct TpccRandom(Rng);
 
-/// The constants C of NURand (clause 2.1.6.1), chosen once for each run.
+/// The constants C of the function NURand (clause 2.1.6.1), which are chosen once for each run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Constants {
-    /// C for last names while the database is populated.
+    /// Constant C for last names while the tables are filled.
     pub(super) last_load: u32,
-    /// C for last names in transactions.
+    /// Constant C for last names in transactions.
     pub(super) last_run: u32,
-    /// C for customer numbers.
+    /// Constant C for customer numbers.
     pub(super) customer: u32,
-    /// C for item numbers.
+    /// Constant C for item numbers.
     pub(super) item: u32,
 }
 
 impl Constants {
-    /// Chooses constants that the standard permits: those of last names differ by 65 to 119, but not by 96 or 112.
+    /// Chooses constants that the standard permits. The two for last names must differ by 65 to 119, but not by 96 or
+    /// 112.
     pub(super) fn choose(random: &mut TpccRandom) -> Self {
         let last_load = random.within(0, 255);
         let last_run = loop {
@@ -46,12 +47,12 @@ impl TpccRandom {
         Self(Rng::new(seed))
     }
 
-    /// Returns an independent source for another client.
+    /// Returns an independent source of random numbers for another client.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.0.fork())
     }
 
-    /// Returns a number of `x..=y`.
+    /// Returns a uniformly distributed number in `x..=y`.
     pub(super) fn within(&mut self, x: u32, y: u32) -> u32 {
         x + self.0.below(u64::from(y - x) + 1) as u32
     }
@@ -71,7 +72,7 @@ impl TpccRandom {
         (((self.within(0, a) | self.within(x, y)) + c) % (y - x + 1)) + x
     }
 
-    /// Returns `least..=most` random letters.
+    /// Returns a string of `least` to `most` random letters.
     pub(super) fn letters(&mut self, least: u32, most: u32) -> String {
         (0..self.within(least, most))
             .map(|_| char::from(LETTERS[self.0.below(26) as usize]))
@@ -82,7 +83,7 @@ impl TpccRandom {
         (0..count).map(|_| char::from(b'0' + self.0.below(10) as u8)).collect()
     }
 
-    /// Returns random letters that contain ORIGINAL in one of ten cases (clause 4.3.3.1).
+    /// Returns random letters. One of ten such strings contains ORIGINAL (clause 4.3.3.1).
     pub(super) fn data(&mut self) -> String {
         let mut data = self.letters(26, 50);
         if self.percent(10) {
@@ -92,7 +93,7 @@ impl TpccRandom {
         data
     }
 
-    /// Returns the numbers from 1 to this one in random order.
+    /// Returns the numbers from 1 to `of` in random order.
     pub(super) fn permutation(&mut self, of: u32) -> Vec<u32> {
         let mut all: Vec<u32> = (1..=of).collect();
         self.0.shuffle(&mut all);
@@ -100,7 +101,7 @@ impl TpccRandom {
     }
 }
 
-/// Returns the last name for a number below 1000 (clause 4.3.2.3).
+/// Returns the last name that the standard assigns to a number below 1000 (clause 4.3.2.3).
 pub(super) fn last_name(number: u32) -> String {
     [number / 100, number / 10 % 10, number % 10].map(|digit| SYLLABLES[digit as usize]).concat()
 }
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn last_names_are_those_of_the_standard() {
-        // The example of the standard.
+        // The example in the standard.
         assert_eq!(last_name(371), "PRICALLYOUGHT");
         assert_eq!(last_name(40), "BARPRESBAR");
     }
@@ -125,7 +126,8 @@ mod tests {
         (0..300_000).for_each(|_| drawn[random.uneven(1023, c.customer, 1, 3000) as usize] += 1);
         assert_eq!(drawn[0], 0);
         drawn.sort_unstable_by(|a, b| b.cmp(a));
-        // Uniform numbers would give a tenth of the customers 10 %; NURand's OR gives them over a third.
+        // With uniform numbers, a tenth of the customers would get 10 % of the draws. The bitwise OR in NURand gives
+        // them over a third.
         let most: u32 = drawn[..300].iter().sum();
         assert!((90_000..200_000).contains(&most), "{most}");
         let small: Vec<u32> = (0..1000).map(|_| random.uneven(8191, c.item, 1, 200)).collect();

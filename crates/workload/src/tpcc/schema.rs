@@ -1,6 +1,7 @@
-//! The nine tables (clause 1.3), and the keys and indices that are created after they are filled.
+//! The statements that create the nine tables (clause 1.3), and after filling them the keys and
+//! indices.
 
-/// The tables without keys, so that filling them is limited only by the storage.
+/// The tables, without keys: only the storage then limits how fast they are filled.
 pub(super) const TABLES: &str = "
 CREATE TABLE warehouse (
     w_id integer NOT NULL, w_name varchar(10), w_street_1 varchar(20), w_street_2 varchar(20),
@@ -35,8 +36,8 @@ CREATE TABLE stock (
     s_ytd integer, s_order_cnt integer, s_remote_cnt integer, s_data varchar(50));
 ";
 
-/// Primary keys (clause 1.3), two indices for the searches of transactions, and the planner's statistics. The
-/// transactions themselves keep foreign keys valid; these are not declared.
+/// Primary keys (clause 1.3), two indices for the searches of transactions, and the planner's statistics. Foreign keys
+/// are not declared; the transactions themselves keep them valid.
 pub(super) const KEYS: &str = "
 ALTER TABLE warehouse ADD PRIMARY KEY (w_id);
 ALTER TABLE district ADD PRIMARY KEY (d_w_id, d_id);

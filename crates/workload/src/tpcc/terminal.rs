@@ -1,4 +1,4 @@
-//! The clients. Each executes transactions until the time is over.
+//! The clients of the database. Each executes transactions until the time is over.
 
 use std::time::{Duration, Instant};
 
@@ -14,37 +14,37 @@ use super::{
 };
 use crate::timed_run::{RunWatch, within};
 
-/// How often a transaction is executed when it meets serialization failures or deadlocks. With
+/// Maximum number of attempts of a transaction after serialization failures or deadlocks. With
 /// hundreds of clients at one row some retries are normal; this many are not.
 const TRIES: u32 = 100;
 
-/// All clients of a run, with what they share.
+/// The parameters that all clients of a run share.
 pub(super) struct Terminals<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) settings: &'a Tpcc,
     pub(super) constants: &'a Constants,
 }
 
-/// The results of a client.
+/// The results of one client, or of several added up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TerminalResult {
-    /// Orders committed, including those outside the measured time.
+    /// Number of committed orders, also outside of the measured time.
     pub(super) orders: u64,
-    /// Payments committed, including those outside the measured time.
+    /// Number of committed payments, also outside of the measured time.
     pub(super) payments: u64,
     /// Transactions of each kind that were committed in the measured time.
     pub(super) measured: [u64; 5],
-    /// New-Orders of an unknown item, rolled back in the measured time.
+    /// Number of New-Orders of an unknown item, which are rolled back, in the measured time.
     pub(super) rolled_back: u64,
     /// Number of transactions that were retried.
     pub(super) tried_again: u64,
-    /// Milliseconds of the measured orders, sorted at the end.
+    /// Response times of the measured orders in milliseconds, sorted at the end.
     pub(super) times: Vec<f64>,
 }
 
 impl TerminalResult {
     /// Returns the time in milliseconds within which this share of the measured orders was
-    /// answered, if there are any.
+    /// answered; `None` if none was measured.
     pub(super) fn within(&self, share: f64) -> Option<f64> {
         within(&self.times, share)
     }
@@ -105,7 +105,7 @@ impl Terminals<'_> {
         Ok(all)
     }
 
-    /// Connects a client. The clients are distributed evenly over the warehouses and their districts.
+    /// Connects a client, and assigns it a warehouse and a district. Clients are distributed evenly over them.
     fn connect(&self, number: u32, random: &mut TpccRandom) -> Result<Terminal<'_>, Error> {
         let settings = self.settings;
         let mut client = self.cluster.connect()?;
@@ -117,7 +117,7 @@ impl Terminals<'_> {
     }
 }
 
-/// A client with its connection to the database.
+/// One client, with its connection to the database.
 struct Terminal<'a> {
     client: Client,
     statements: Statements,
@@ -145,7 +145,8 @@ impl Terminal<'_> {
                 return Err(Error::Wrong(what));
             }
             if self.source.tpcc.think {
-                // Exponential, but at most ten times the mean (clause 5.2.5.4).
+                // The think time is exponentially distributed, and at most ten times the mean
+                // (clause 5.2.5.4).
                 let pause = self.random.pause(thinking);
                 watch.pause(pause.min(10.0 * thinking));
             }
@@ -153,7 +154,7 @@ impl Terminal<'_> {
         Ok(done)
     }
 
-    /// Executes a transaction, and retries it after a conflict with others.
+    /// Executes a transaction, and executes it again after a conflict with other transactions.
     fn one(
         &mut self,
         kind: TransactionKind,

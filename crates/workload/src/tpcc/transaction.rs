@@ -8,7 +8,7 @@ use super::{
     random::{Constants, TpccRandom, last_name},
 };
 
-/// The kind of a transaction.
+/// The five kinds of transactions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TransactionKind {
     NewOrder,
@@ -19,7 +19,8 @@ pub(super) enum TransactionKind {
 }
 
 impl TransactionKind {
-    /// Draws a kind with the mix of clause 5.2.3: 45, 43, 4, 4 and 4 of a hundred.
+    /// Draws a kind of transaction. Of a hundred, 45, 43, 4, 4 and 4 are of each kind (clause
+    /// 5.2.3).
     pub(super) fn choose(random: &mut TpccRandom) -> Self {
         match random.within(1, 100) {
             1..=45 => Self::NewOrder,
@@ -41,20 +42,20 @@ impl TransactionKind {
     }
 }
 
-/// A parameter of a statement.
+/// A parameter of an SQL statement.
 type Value<'a> = &'a (dyn ToSql + Sync);
 
 /// How a transaction ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum TransactionEnding {
     Committed,
-    /// Rolled back as intended: one New-Order of a hundred asks for an unknown item.
+    /// Rolled back as intended: one New-Order of a hundred requests an unknown item.
     RolledBack,
-    /// The database lacks data that it must have.
+    /// The database lacks data that it must have: a fault of the storage.
     Wrong(String),
 }
 
-/// The warehouse of a client, and the district whose stock it asks for.
+/// The warehouse to which a client belongs, and the district whose stock level it queries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Home {
     pub(super) warehouse: i32,
@@ -71,7 +72,7 @@ pub(super) enum TransactionInput {
     StockLevel { threshold: i32 },
 }
 
-/// A line of an order.
+/// One line of an order: item, supplying warehouse and quantity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderLine {
     item: i32,
@@ -79,7 +80,7 @@ pub(super) struct OrderLine {
     quantity: i32,
 }
 
-/// A customer, by district and by number or name.
+/// Selects a customer: by district, and by number or last name.
 #[derive(Clone, Debug)]
 pub(super) struct CustomerSelector {
     warehouse: i32,
@@ -90,11 +91,11 @@ pub(super) struct CustomerSelector {
 #[derive(Clone, Debug)]
 enum Who {
     Number(i32),
-    /// The middle one of all customers with this last name.
+    /// The middle one, in the order of first names, of all customers with this last name.
     Name(String),
 }
 
-/// The source of inputs.
+/// Draws the inputs of a client's transactions.
 pub(super) struct TransactionInputSource<'a> {
     pub(super) tpcc: &'a Tpcc,
     pub(super) constants: &'a Constants,
@@ -146,16 +147,16 @@ impl TransactionInputSource<'_> {
             })
             .collect();
         if random.percent(1) {
-            // An unknown item, which causes a rollback (clause 2.4.1.5).
+            // Make the last item unknown, which causes a rollback (clause 2.4.1.5).
             lines.last_mut().expect("there are five").item = tpcc.items as i32 + 1;
         }
-        // All transactions lock stock rows in the same order, so that there are no deadlocks. The unknown item stays
-        // last.
+        // Sort the lines, so that all transactions lock the rows of the stock in the same order and cannot deadlock.
+        // The unknown item stays last.
         lines.sort_by_key(|line| (line.item, line.supplier));
         TransactionInput::NewOrder { district, customer, lines }
     }
 
-    /// Returns a warehouse other than the own one, if there is another.
+    /// Returns a random warehouse other than the client's own; `None` if there is only one.
     fn other(&self, random: &mut TpccRandom) -> Option<i32> {
         if self.tpcc.warehouses == 1 {
             return None;
@@ -164,11 +165,11 @@ impl TransactionInputSource<'_> {
         Some(if other >= self.home.warehouse { other + 1 } else { other })
     }
 
-    /// Draws a customer: by name in sixty of a hundred cases, otherwise by number.
+    /// Selects a random customer: by last name in sixty of a hundred cases, otherwise by number.
     fn customer(&self, warehouse: i32, district: i32, random: &mut TpccRandom) -> CustomerSelector {
         let customers = self.tpcc.customers;
         let who = if random.percent(60) {
-            // With fewer customers there are fewer names.
+            // With fewer than 1000 customers, not all last names are used.
             let names = customers.min(1000);
             Who::Name(last_name(random.uneven(255, self.constants.last_run, 0, names - 1)))
         } else {
@@ -182,10 +183,10 @@ fn any_district(random: &mut TpccRandom) -> i32 {
     random.within(1, DISTRICTS) as i32
 }
 
-/// Declares each statement once: as a field, and with its text.
+/// Declares prepared statements: each one as a field, and with its SQL text.
 macro_rules! statements {
     ($($name:ident = $text:literal;)*) => {
-        /// The prepared statements of all transactions.
+        /// The prepared statements of all five transactions on one connection.
         pub(super) struct Statements { $($name: Statement,)* }
 
         impl Statements {
@@ -248,12 +249,11 @@ statements! {
         WHERE ol_w_id = $1 AND ol_d_id = $2 AND ol_o_id < $3 AND ol_o_id >= $3 - 20 AND s_quantity < $4";
 }
 
-/// Executes a transaction. The statements of transactions that write change each row with a single UPDATE based on
-/// its current content, so that READ COMMITTED suffices. Order-Status reads twice and needs the same snapshot both
-/// times.
+/// Executes a transaction. A transaction that writes changes each row with a single UPDATE based on the row's current
+/// content, so READ COMMITTED suffices. Order-Status reads twice and needs the same snapshot both times.
 ///
 /// # Errors
-/// The errors of the database. The transaction has been rolled back then and may be retried.
+/// An error of the database. The transaction has then been rolled back, and may be executed again.
 pub(super) fn perform(
     client: &mut Client,
     statements: &Statements,
@@ -364,7 +364,7 @@ fn order_status(
     };
     let CustomerSelector { warehouse, district, .. } = of;
     act.query_one(&st.status_customer, &[warehouse, district, &customer])?;
-    // Each customer has an order from the beginning.
+    // This cannot be missing: each customer gets an order when the tables are filled.
     let Some(order) = act.query_opt(&st.last_order, &[warehouse, district, &customer])? else {
         return Ok(TransactionEnding::Wrong(format!("customer {customer} has no order: {of:?}")));
     };
@@ -384,7 +384,7 @@ fn delivery(
     carrier: i32,
 ) -> Result<TransactionEnding, postgres::Error> {
     for district in 1..=DISTRICTS as i32 {
-        // A district without new orders is skipped (clause 2.7.4.2).
+        // Skip a district without new orders (clause 2.7.4.2).
         let Some(oldest) = act.query_opt(&st.oldest_new, &[&warehouse, &district])? else {
             continue;
         };
@@ -408,7 +408,7 @@ fn stock_level(
     Ok(TransactionEnding::Committed)
 }
 
-/// Returns the number of a customer, or `None` if there is no customer with the name.
+/// Returns the number of the selected customer, or `None` if there is no customer with the name.
 fn find(
     act: &mut Transaction<'_>,
     st: &Statements,
@@ -419,12 +419,12 @@ fn find(
         Who::Name(name) => name,
     };
     let all = act.query(&st.by_name, &[&of.warehouse, &of.district, name])?;
-    // The customer at position n/2, rounded up (clause 2.5.2.2).
+    // With n customers of this name, the one at position n/2, rounded up (clause 2.5.2.2).
     Ok((!all.is_empty()).then(|| all[(all.len() - 1) / 2].get(0)))
 }
 
-/// Returns the result for a missing customer. The database is wrong then: every name that is asked
-/// for was assigned when the tables were filled.
+/// Returns the result for a customer that was not found. The database is wrong then: transactions
+/// only use names that were assigned when the tables were filled.
 fn no_such_customer(of: &CustomerSelector) -> TransactionEnding {
     TransactionEnding::Wrong(format!("there is no such customer: {of:?}"))
 }

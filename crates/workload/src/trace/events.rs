@@ -1,38 +1,39 @@
-//! A trace like EMC-tel, which EMC recorded at a telecommunications company and which is not
-//! public. STICS (section 5.2) says about it: 230,370 requests of 4 blocks (2 KiB), 89 % of them
+//! Generates a trace like EMC-tel, which EMC recorded at a telecommunications company and which is
+//! not public. STICS (section 5.2) describes it: 230,370 requests of 4 blocks (2 KiB), 89 % of them
 //! writes, 333 per second, in a data set of 900 MB. How requests cluster in time and in space is
-//! assumed here; each assumption is a constant below. Times, blocks and kinds of requests follow
+//! our assumption; each assumption is a constant below. Times, blocks and kinds of requests follow
 //! from a seed.
 
 use std::time::Duration;
 
 use sim::Rng;
 
-/// Size of the data set in blocks of one request.
+/// Size of the data set, in blocks of 2 KiB.
 const SET_BLOCKS: u64 = TraceEvents::SET_BLOCKS;
 
-/// Published: the share of writes, and requests per second.
+/// Published numbers: the share of writes, and the number of requests per second.
 const WRITES: f64 = 0.89;
 const RATE: f64 = 333.0;
 
-/// Assumed: mean number of requests in a burst, and mean seconds between them. The pause after a
-/// burst is chosen so that the rate is [`RATE`].
+/// Our assumption: mean number of requests in a burst, and mean seconds between two of them. The
+/// pause after a burst is computed so that the mean rate is [`RATE`].
 const BURST: f64 = 16.0;
 const GAP: f64 = 0.0005;
 const PAUSE: f64 = BURST / RATE - (BURST - 1.0) * GAP;
-/// Assumed: the share of writes to the block after the last write, and of writes to a recently used
-/// block.
+/// Our assumption: the share of writes to the block after the last write, and the share of writes
+/// to a recently used block.
 const SEQUENTIAL: f64 = 0.4;
 const REWRITES: f64 = 0.3;
-/// Assumed: the share of reads of a recently used block.
+/// Our assumption: the share of reads that are for a recently used block.
 const REREADS: f64 = 0.95;
-/// Assumed: how many requests ago a recently used block was used, in the mean, and at most.
+/// Our assumption: a recently used block was used this many requests ago on average, and at most
+/// [`MEMORY`] requests ago.
 const DISTANCE: f64 = 1024.0;
 const MEMORY: usize = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceEvent {
-    /// When the request is due, as time from the beginning of the trace.
+    /// The time at which the request is due, from the beginning of the trace.
     pub at: Duration,
     /// The number of the block, in units of [`TraceEvents::BLOCK_BYTES`].
     pub block: u32,
@@ -40,7 +41,7 @@ pub struct TraceEvent {
     pub write: bool,
 }
 
-/// Iterator over the requests in the order of their times.
+/// An iterator over the requests of a trace, in the order of their times.
 #[derive(Clone, Debug)]
 pub struct TraceEvents {
     rng: Rng,
@@ -48,21 +49,21 @@ pub struct TraceEvents {
     writes_left: u64,
     seconds: f64,
     last_write: u32,
-    /// Ring of recently used blocks.
+    /// Ring buffer of the blocks that were used last.
     recent: Vec<u32>,
     newest: usize,
 }
 
 impl TraceEvents {
-    /// Requests of the whole trace.
+    /// Number of requests of the whole trace.
     pub const REQUESTS: u64 = 230_370;
     /// Bytes of a request: four sectors.
     pub const BLOCK_BYTES: u32 = 2048;
-    /// Size of the data set in blocks of one request: 900 MB.
+    /// Size of the data set in blocks: 900 MB.
     pub const SET_BLOCKS: u64 = 900_000_000 / Self::BLOCK_BYTES as u64;
 
-    /// Returns the first `requests` requests of the trace of this seed, with the published share of
-    /// writes.
+    /// Returns the first `requests` requests of the trace with this seed. Their share of writes is
+    /// the published one, however few they are.
     #[must_use]
     pub fn new(seed: u64, requests: u64) -> Self {
         Self {
@@ -108,8 +109,7 @@ impl Iterator for TraceEvents {
         if self.left == 0 {
             return None;
         }
-        // Drawn from the writes and requests that remain, so that the number of writes is exact in
-        // the end.
+        // Draw from the writes and requests that remain. The total number of writes is then exact.
         let write = self.rng.share() * (self.left as f64) < self.writes_left as f64;
         self.writes_left -= u64::from(write);
         self.left -= 1;
@@ -133,7 +133,7 @@ mod tests {
         let events: Vec<TraceEvent> = TraceEvents::new(1, TraceEvents::REQUESTS).collect();
         assert_eq!(events.len(), 230_370);
         assert_eq!(events.iter().filter(|event| event.write).count(), 205_029);
-        // The requests move 472 MB; the data set has 900 MB.
+        // The requests transfer 472 MB of the data set of 900 MB.
         assert_eq!(events.len() as u64 * u64::from(TraceEvents::BLOCK_BYTES) / 1_000_000, 471);
         let seconds = events.last().unwrap().at.as_secs_f64();
         assert!((seconds - 692.0).abs() < 0.03 * 692.0, "{seconds}");
@@ -152,7 +152,8 @@ mod tests {
         assert_eq!(first(7).iter().filter(|event| event.write).count(), 890);
     }
 
-    /// Published results refer to these requests. The digest is FNV-1a.
+    /// The generated requests must never change, since published results refer to them. The digest
+    /// is FNV-1a.
     #[test]
     fn the_trace_of_seed_1_never_changes() {
         let digest =

@@ -1,5 +1,5 @@
-//! Replays a trace like EMC-tel at its original times on a device or unit (STICS, sections 5.2 and
-//! 5.3.4).
+//! Replays a trace like EMC-tel at its original times on a device or an iSCSI unit (STICS, sections
+//! 5.2 and 5.3.4).
 
 mod events;
 mod queue;
@@ -21,7 +21,7 @@ use replay::{TraceReplay, TraceReplayResult};
 pub use events::{TraceEvent, TraceEvents};
 pub use queue::TraceQueue;
 
-/// Requests of the whole trace.
+/// Number of requests of the whole trace, the default of the option.
 const REQUESTS: u64 = TraceEvents::REQUESTS;
 
 /// Settings of a replay.
@@ -69,7 +69,7 @@ impl Workload for TraceWorkload {
 
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         self.check()?;
-        // One thread runs both the replay and the session.
+        // A single thread runs both the replay and the session.
         remote_unit::runtime()?.block_on(async {
             let opened = OpenedTraceVolume::open(run.place).await?;
             let answered = self.replay(&opened.stack, run).await;
@@ -106,7 +106,7 @@ impl TraceWorkload {
         };
         let (all, reads, writes) = (of(None), of(Some(false)), of(Some(true)));
         let end = requests.iter().map(|it| it.due + it.response).max().unwrap_or_default();
-        // Round the response, which is in milliseconds, to microseconds: no clock here is more
+        // Round response times to microseconds, given in milliseconds: no clock here is more
         // precise.
         let rounded = |seconds: f64| (seconds * 1e6).round() / 1e6;
         let points = requests
@@ -140,16 +140,16 @@ fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len().max(1) as f64
 }
 
-/// Returns the quantile `part` (0 to 1) of sorted times, or 0 without times.
+/// Returns the quantile `part` (0 to 1) of sorted times; 0 if there are none.
 fn quantile(times: &[f64], part: f64) -> f64 {
     let last = times.len().saturating_sub(1);
     times.get((last as f64 * part).round() as usize).copied().unwrap_or(0.0)
 }
 
-/// The volume on which a trace is replayed.
+/// The volume on which a trace is replayed: a device, or a unit with its session.
 struct OpenedTraceVolume {
     stack: Stack,
-    /// The session, to be closed at the end; `None` for a device.
+    /// The session, which must be closed at the end; `None` for a device.
     remote: Option<Arc<RemoteVolume>>,
 }
 
@@ -217,7 +217,8 @@ mod tests {
         assert!(answered.compared > 500, "{}", answered.compared);
         assert!(answered.requests.iter().all(|it| it.response < Duration::from_secs(5)));
         let outcome = trace.outcome(answered);
-        // The trace has 333 requests per second, and is replayed ten times as fast.
+        // The trace has 333 requests per second on average, and this test replays it ten times as
+        // fast.
         let rate = outcome.get("requests").unwrap();
         assert!((2000.0..4500.0).contains(&rate), "{rate}");
         assert!(outcome.get("response").unwrap() > 0.0, "{outcome:?}");

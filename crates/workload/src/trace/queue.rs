@@ -1,10 +1,10 @@
-//! The order of requests for the same block.
+//! Keeps requests for the same block in order.
 
 use std::collections::{HashSet, VecDeque};
 
 use super::events::TraceEvent;
 
-/// The blocks that have a request in flight, and the requests that wait for one of them. A file
+/// The blocks with a request in flight, and the requests that wait for one of these blocks. A file
 /// system does not send two concurrent requests for one block either.
 #[derive(Clone, Debug, Default)]
 pub struct TraceQueue {
@@ -14,8 +14,8 @@ pub struct TraceQueue {
 }
 
 impl TraceQueue {
-    /// Takes a request that is due. Returns it if it may be sent now. Otherwise the request waits until
-    /// [`TraceQueue::release`] returns it.
+    /// Takes a request that is due. Returns the request if it may be sent now. Otherwise the request waits, and
+    /// [`TraceQueue::release`] returns it later.
     pub fn admit(&mut self, event: TraceEvent) -> Option<TraceEvent> {
         let waits = self.held.iter().any(|held| held.block == event.block);
         if waits || self.busy.contains(&event.block) {
@@ -27,7 +27,8 @@ impl TraceQueue {
         Some(event)
     }
 
-    /// Returns the first waiting request whose block is free. It may be sent now.
+    /// Returns a waiting request whose block has become free, the longest waiting first. It may be
+    /// sent now.
     pub fn release(&mut self) -> Option<TraceEvent> {
         let free = self.held.iter().position(|event| !self.busy.contains(&event.block));
         let event = self.held.remove(free?)?;
@@ -69,7 +70,8 @@ mod tests {
         assert_eq!(queue.admit(event(8, true)), Some(event(8, true)));
         assert_eq!((queue.release(), queue.waiting(), queue.held_in_all()), (None, 2, 2));
         queue.answered(7);
-        // A new request must not overtake one that waits.
+        // Block 7 is free, but an earlier request for it still waits: the new request must not
+        // overtake it.
         assert_eq!(queue.admit(event(7, false)), None);
         assert_eq!((queue.release(), queue.release()), (Some(second), None));
         queue.answered(7);

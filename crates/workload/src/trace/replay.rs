@@ -1,5 +1,5 @@
-//! Sends each request when it is due, independently of earlier responses, and compares every read
-//! with the data that was written.
+//! Sends each request of a trace when it is due, independently of earlier responses, and compares
+//! every read with the data that was written.
 
 use std::{
     collections::HashMap,
@@ -23,14 +23,14 @@ use super::{
 };
 use crate::{Error, remote_unit::failed};
 
-/// A replay on a volume.
+/// The state of a replay on a volume.
 pub(super) struct TraceReplay<'a> {
     volume: &'a dyn Volume,
     seed: u64,
     durability: Durability,
     in_flight: FuturesUnordered<BoxFuture<'a, CompletedTraceRequest>>,
     queue: TraceQueue,
-    /// The number of writes to each block. The expected content follows from it.
+    /// The number of writes to each block. The expected content of a block follows from it.
     versions: HashMap<u32, u32>,
     answered: TraceReplayResult,
 }
@@ -38,18 +38,17 @@ pub(super) struct TraceReplay<'a> {
 /// The result of a replay.
 #[derive(Debug, Default)]
 pub(super) struct TraceReplayResult {
-    /// The requests in the order in which they were due.
+    /// The requests with their response times, in the order in which they were due.
     pub requests: Vec<AnsweredTraceRequest>,
-    /// Number of requests that waited for another one for their block.
+    /// Number of requests that had to wait for an earlier request for the same block.
     pub held: u64,
-    /// Number of reads that were compared.
+    /// Number of reads whose data was compared.
     pub compared: u64,
 }
 
-/// A request that was answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnsweredTraceRequest {
-    /// When the request was due, as time from the beginning.
+    /// The time at which the request was due, from the beginning of the trace.
     pub due: Duration,
     pub write: bool,
     /// Time from when the request was due until its response.
@@ -63,9 +62,9 @@ struct CompletedTraceRequest {
 }
 
 const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
-/// The most requests in flight while blocks are read back.
+/// Maximum number of requests in flight while blocks are read back.
 const AT_ONCE: usize = 32;
-/// Progress is reported once per this number of responses.
+/// Number of responses between two progress reports.
 const TELL: usize = 64;
 
 impl<'a> TraceReplay<'a> {
@@ -81,7 +80,7 @@ impl<'a> TraceReplay<'a> {
         }
     }
 
-    /// Replays all events at `speed` times their original speed.
+    /// Replays all events at `speed` times the speed of the trace.
     pub async fn put(
         &mut self,
         events: TraceEvents,
@@ -102,8 +101,8 @@ impl<'a> TraceReplay<'a> {
                 }
                 Some(done) = self.in_flight.next() => {
                     let CompletedTraceRequest { event, at, .. } = done;
-                    // The response time begins when the request is due, even if it waits for
-                    // another one for its block.
+                    // Measure from the time when the request was due. This includes the time that
+                    // it waited for an earlier request for its block.
                     let response = at.saturating_duration_since(begun + event.at);
                     let request = AnsweredTraceRequest { due: event.at, write: event.write, response };
                     self.answered.requests.push(request);
@@ -124,7 +123,8 @@ impl<'a> TraceReplay<'a> {
         Ok(())
     }
 
-    /// Makes all writes stable, and reads back at most `most` of the written blocks.
+    /// Makes all writes stable. Then reads back up to `most` of the written blocks and compares
+    /// them.
     pub async fn read_back(&mut self, most: u64) -> Result<(), Error> {
         self.volume.flush().await.map_err(failed("flush"))?;
         let mut blocks: Vec<u32> = self.versions.keys().copied().collect();
@@ -190,20 +190,21 @@ impl<'a> TraceReplay<'a> {
     }
 }
 
-/// Sends each event to the receiver when it is due. A separate thread does this, since the
-/// runtime's timers have a resolution of milliseconds.
+/// Starts a thread that sends each event to the returned receiver when it is due. The runtime's
+/// timers would have a resolution of milliseconds only.
 fn at_their_times(
     begun: Instant,
     events: Vec<TraceEvent>,
 ) -> Result<UnboundedReceiver<TraceEvent>, Error> {
-    // The channel is unbounded, but holds at most the events of the trace.
+    // An unbounded channel: it never holds more than the events of the trace.
     let (sender, receiver) = unbounded_channel();
     let thread = thread::Builder::new().name("trace".to_owned()).spawn(move || {
-        // Without this, the kernel may take 50 us more to wake the thread.
+        // Set the smallest timer slack. With the default, the kernel may take 50 us more to wake
+        // the thread.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         for event in events {
             thread::sleep((begun + event.at).saturating_duration_since(Instant::now()));
-            // The receiver is closed: the replay has ended early.
+            // End if the receiver is closed: the replay has ended early.
             if sender.send(event).is_err() {
                 return;
             }
