@@ -1,10 +1,10 @@
-//! The performance bars: each compares one figure of a run with a limit.
+//! The performance bars. A bar compares the median of one figure of a run with a limit.
 
 use crate::figures::{BenchFigures, PointMetric, Samples, larger, ratio, sum};
 use crate::load::BenchPoint;
 use crate::plan::{loads, servers};
 
-/// The bound of a bar.
+/// The limit of a bar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// The median must be at least this.
@@ -32,12 +32,12 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// One figure and its limit.
+/// A figure of a run, and the limit that it should keep.
 pub struct PerformanceBar {
-    /// The description of the figure in the report.
+    /// Describes the figure in the report.
     pub name: &'static str,
     pub limit: Limit,
-    /// Computes the figure; `None` if something it needs was not measured.
+    /// Computes the figure; `None` if a value that the figure needs was not measured.
     pub figure: fn(&BenchFigures) -> Option<Samples>,
 }
 
@@ -47,7 +47,8 @@ const MEDIAN: PointMetric = BenchPoint::median_us;
 const MEAN: PointMetric = BenchPoint::mean_us;
 const P9999: PointMetric = |point| point.quantile_us(0.9999);
 
-/// Returns the ratio of a metric of one load: `server` divided by `other`.
+/// Returns the ratio of one metric under one load: the value of `server` divided by that of
+/// `other`.
 fn over(
     figures: &BenchFigures,
     load: &str,
@@ -85,7 +86,7 @@ use servers::{
     RAW_MEMORY, RAW_TOGETHER, REMOTE, REMOTE_LZ4, REMOTE_ZSTD, TGT, TLS,
 };
 
-/// Every bar, in the order of the data path.
+/// All bars, in the order of the data path.
 #[rustfmt::skip]
 pub const BARS: &[PerformanceBar] = &[
     least("4 KiB reads, depth 32: operations/s over bare TCP", 0.7, |f| over(f, READ_32, RATE, FOREBAY, RAW)),

@@ -24,22 +24,22 @@ use replay::{BenchTracePace, BenchTraceReplay, check_all};
 const NAME: &str = "iqn.2026-11.forebay.bench:emc-tel";
 
 /// Service time of the far disk: IBM 07N3200, 3.0 ms of rotation and 4.9 ms of seek (STICS, table
-/// 2). Commands do not queue for each other, so the far volume without a cache looks better than
-/// with a real disk.
+/// 2). The simulated disk executes commands concurrently, so the far volume without a cache looks
+/// better than with a real disk.
 const FAR_DISK: &str = "7900us";
 
-/// Sizes of the prototype in the paper (STICS, section 5.1): 4 MB of NVRAM, 16 MB of DRAM. The log
-/// disk is a file on the disk of this machine.
+/// Sizes of the cache in the paper's prototype (STICS, section 5.1): 4 MB of NVRAM, 16 MB of DRAM.
+/// The paper's log disk is a file on the disk of this machine here.
 const PAPERS_CACHE: &str = "nvram_size = \"4MiB\", dram = \"16MiB\"";
 
-/// Several times as long as the far disk needs for the 900 MB of the trace.
+/// Time limit of a drain: several times as long as the far disk needs for the 900 MB of the trace.
 const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 
-/// The most commands in flight: the size of a session's command window.
+/// Maximum number of commands in flight. It equals the size of a session's command window.
 const DEPTH: usize = 128;
 
 /// The measured configurations: the name in the table, the one-way delay of the link in ms, and the
-/// report of the gateway; `None` is the far volume without a gateway.
+/// report mode of the gateway. `None`: the far volume without a gateway.
 const LINE_UP: [(&str, f64, Option<&str>); 6] = [
     (servers::EMC_FAR, 0.0, None),
     (servers::EMC_IMMEDIATE, 0.0, Some("immediate")),
@@ -49,7 +49,7 @@ const LINE_UP: [(&str, f64, Option<&str>); 6] = [
     (servers::EMC_COMPLETE_4, 4.0, Some("after-complete")),
 ];
 
-/// A point is marked as disturbed if other programs keep more CPUs busy than this.
+/// A point is marked as disturbed if other programs keep more CPUs busy than this on average.
 const OTHERS: f64 = 0.1;
 
 const SEED: u64 = 1;
@@ -58,7 +58,7 @@ fn trace(requests: u64) -> TraceEvents {
     TraceEvents::new(SEED, requests)
 }
 
-/// Replays the first `requests` of the trace on each configuration, one after the other.
+/// Replays the first `requests` requests of the trace on each configuration, one after the other.
 pub fn measure(
     program: &Path,
     folder: &Path,
@@ -86,7 +86,6 @@ pub fn measure(
     Ok(figures)
 }
 
-/// The result of one configuration.
 struct BenchTracePoint {
     point: BenchPoint,
     said: String,
@@ -112,8 +111,8 @@ fn on_line_up(
     let far = ServeProcess::start_as(how, program, folder, "far", &far_settings())?;
     let line = RelayProcess::start_as(how, program, far.portal(), delay_ms)?;
     let there = ClientLogin { portal: line.address(), ..ClientLogin::new(far.portal(), NAME, 0) };
-    // Writes are stable when they are acknowledged in both cases: by FUA without a cache, otherwise
-    // by the report of the cache.
+    // With and without a cache, a write is stable when it is acknowledged: without a cache by FUA,
+    // with a cache by its report mode.
     let Some(report) = report else {
         let (point, replay) = put(&there, far.id(), requests, pace, true)?;
         check_all(&ClientLogin::new(far.portal(), NAME, 0), replay.versions())?;
@@ -149,7 +148,7 @@ fn gateway_settings(line: &RelayProcess, report: &str) -> String {
     )
 }
 
-/// Replays the trace on a target. `server` is the process id of the target.
+/// Replays the trace on a target. `server` is the target's process id.
 fn put(
     login: &ClientLogin,
     server: u32,
@@ -168,7 +167,8 @@ fn put(
     Ok((BenchPoint { operations: latency.len(), time, latency, server }, replay))
 }
 
-/// Returns how many reads went to the far volume, and how many writes were absorbed, as text.
+/// Returns as text how many reads went to the far volume, and how many writes never did because
+/// they were overwritten before.
 fn hits(near: &ServeProcess) -> Result<String> {
     let status = near.status()?;
     let layers = status.pointer("/targets/0/units/0/layers").and_then(|list| list.as_array());
@@ -182,8 +182,8 @@ fn hits(near: &ServeProcess) -> Result<String> {
     ))
 }
 
-/// Each test replays a short piece of the trace at a higher speed. The tests compare its reads with
-/// the data that was written, and at the end the whole far volume. `cargo xtask test` runs the
+/// Each test replays a short piece of the trace at a higher speed. It compares the data of reads,
+/// and at the end the whole far volume, with the data that was written. `cargo xtask test` runs the
 /// tests one after the other.
 #[cfg(test)]
 mod tests {

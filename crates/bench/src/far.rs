@@ -149,25 +149,27 @@ pub fn bench(options: &FarBenchOptions) -> Result<bool> {
     Ok(true)
 }
 
-/// The most tainted rounds that are repeated for one link.
+/// Maximum number of tainted rounds per link that are repeated.
 const SPARE_ROUNDS: u16 = 5;
-/// The name of the emulated link, from which the names of its namespaces follow.
+/// The name of the emulated link. The names of its namespaces begin with it.
 pub const LINK: &str = "bench-far";
-/// The warm-up of each point. TCP's congestion window and the gateway's window grow in it.
+/// The time before each measurement, in which the congestion window of TCP and the command window
+/// of the gateway grow.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// The size of the log of a gateway that only reads.
+/// The size of the log in bytes, for gateways that are only read from.
 const LOG_BYTES: u64 = 16 << 20;
-/// The size of the log for sustained writes, in round trips of the full link. An epoch then takes
-/// 80 round trips, and the two round trips between two epochs, in which the gateway sends nothing,
-/// cost a fortieth.
+/// The size of the log for sustained writes, given as the number of round trips in which the full
+/// link carries as many bytes. An epoch then takes 80 round trips. Between two epochs the gateway
+/// sends nothing for two round trips, which costs a fortieth.
 const LOG_TRIPS: u32 = 360;
-/// The least length of a drain in round trips. TCP's slow start over a link of 200 Mbit/s and 80 ms takes seven.
+/// The minimum length of a drain in round trips. It makes TCP's slow start a small part: over a link of 200 Mbit/s and
+/// 80 ms slow start takes seven round trips.
 const DRAIN_TRIPS: u32 = 100;
 const LEAST_LOG_BYTES: u64 = 64 << 20;
-/// The least rate, in bytes per second, at which hosts fill the log on the disk of this machine.
+/// The minimum rate, in bytes per second, at which hosts fill a log on the disk of this machine.
 const NEAR_DISK_RATE: f64 = 150e6;
 
-/// One round of one program on one link.
+/// One round of measurements with one program on one link.
 struct FarBenchRound<'a> {
     spec: &'a LinkSpec,
     control: &'a str,
@@ -180,11 +182,12 @@ struct FarBenchRound<'a> {
 }
 
 impl FarBenchRound<'_> {
-    /// Measures all points. Also returns the reason if the round is tainted.
+    /// Measures all points. Also returns the reason why the round is tainted, if it is.
     fn measure(&self) -> Result<(Vec<FarPoint>, Option<String>)> {
         let (before, start) = (Others::now()?, Instant::now());
         let wan = BenchWan::start(self.program, LINK, self.spec)?;
-        // A sequential load must not wrap around in its range: it would read blocks that the gateway holds in memory.
+        // Choose ranges that are larger than what a sequential load reads. A load that wrapped around would read blocks
+        // that the gateway has in memory.
         let most = self.drained_bytes().max(self.spec.bytes_in(WARM_UP + self.time));
         let far =
             FarNodeSpec { has_epochs: self.has_epochs, ..FarNodeSpec::new(self.control, most) };
@@ -212,12 +215,13 @@ impl FarBenchRound<'_> {
         Ok((points, busy.or(tainted)))
     }
 
-    /// Returns the congestion control of the hosts and of the bulk stream. Only programs of ours can join an ensemble.
+    /// Returns the congestion control of the hosts and of the bulk stream. They use BBR if the gateways use an
+    /// ensemble, which only Forebay's own programs can join.
     fn host_control(&self) -> &str {
         if self.control.starts_with("ensemble") { "bbr" } else { self.control }
     }
 
-    /// Runs `measure` for one point. An error names the point and its series.
+    /// Runs `measure` for one point, and adds names to its error: the point and its series.
     fn point(
         &self,
         wan: &BenchWan,
@@ -271,17 +275,17 @@ impl FarBenchRound<'_> {
         gateway.stop()
     }
 
-    /// Returns the number of bytes to drain. It is as much as the bulk stream carries in its
-    /// warm-up and measurement, so that the packets lost in TCP's slow start are the same share of
-    /// both. On a long link it is what the link carries in [`DRAIN_TRIPS`], because the drain
-    /// includes a slow start and the measurement of the bulk stream does not.
+    /// Returns the number of bytes to drain: as many as the bulk stream carries in warm-up and
+    /// measurement. Both then lose the same share of their packets in TCP's slow start. On a long
+    /// link it is what the link carries in [`DRAIN_TRIPS`] round trips, because the time of a drain
+    /// includes a slow start and the measured time of the bulk stream does not.
     fn drained_bytes(&self) -> u64 {
         let time = (WARM_UP + self.time).max(self.spec.round_trip() * DRAIN_TRIPS);
         self.spec.bytes_in(time) >> 20 << 20
     }
 
-    /// Measures a drain, and before it a bulk stream that carries the same bytes in a new
-    /// connection: its slow start is part of its time, as it is part of the drain.
+    /// Measures a drain. Before it, measures a bulk stream that carries the same bytes over a new
+    /// connection, so that its time includes TCP's slow start, as the drain's does.
     fn drain(&self, wan: &BenchWan, site: &FarBenchSite, points: &mut Vec<FarPoint>) -> Result<()> {
         let bytes = self.drained_bytes();
         let name = "bulk TCP, the bytes of the drain";
@@ -315,7 +319,7 @@ impl FarBenchRound<'_> {
         let held = self.spec.bytes_in(self.spec.round_trip() * LOG_TRIPS);
         let log_bytes = held.max(LEAST_LOG_BYTES) >> 20 << 20;
         let gateway = site.gateway(log_bytes)?;
-        // The warm-up fills the log. The measurement then lasts for at least two epochs.
+        // The log is full after this warm-up. The measurement then lasts for at least two epochs.
         let warm_up = WARM_UP + Duration::from_secs_f64(log_bytes as f64 / NEAR_DISK_RATE);
         let time = self.time.max(self.spec.time_for(log_bytes / 2));
         let through = gateway.login();
@@ -328,8 +332,8 @@ impl FarBenchRound<'_> {
         gateway.stop()
     }
 
-    /// Measures random reads through a gateway: without other load, and while a second host reads
-    /// sequentially and a third one writes.
+    /// Measures random reads through a gateway twice: without other load, and while a second host
+    /// reads sequentially and a third one writes.
     fn latency(
         &self,
         wan: &BenchWan,

@@ -1,5 +1,5 @@
-//! The measured values of all rounds, and their summary: the median and range of the values, or of
-//! ratios that are computed per round.
+//! The values that were measured in all rounds, and their summary: median and range of the values,
+//! or of ratios that are computed for each round.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::load::BenchPoint;
 
-/// One value per round.
+/// The values of one figure, one for each round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples(Vec<f64>);
 
@@ -49,10 +49,10 @@ pub fn short(number: f64) -> String {
     }
 }
 
-/// Selects one metric of a point.
+/// A function that returns one metric of a point, such as its median latency.
 pub type PointMetric = fn(&BenchPoint) -> f64;
 
-/// All points and single values of a run.
+/// All points of a run, and values that belong to no load.
 #[derive(Default)]
 pub struct BenchFigures {
     points: Vec<(&'static str, &'static str, Vec<BenchPoint>)>,
@@ -61,7 +61,7 @@ pub struct BenchFigures {
 }
 
 impl BenchFigures {
-    /// Adds the point of one round.
+    /// Adds the point of a load on a server in one round.
     pub fn add(&mut self, load: &'static str, server: &'static str, point: BenchPoint) {
         match self.points.iter_mut().find(|(l, s, _)| (*l, *s) == (load, server)) {
             Some((_, _, points)) => points.push(point),
@@ -74,13 +74,13 @@ impl BenchFigures {
         self.disturbed += 1;
     }
 
-    /// Returns a sentence with the number of points that other work disturbed.
+    /// Returns a sentence with the number of disturbed points.
     pub fn disturbance(&self) -> String {
         let all: usize = self.points.iter().map(|(_, _, points)| points.len()).sum();
         format!("{} of {all} points were disturbed by other work on the machine", self.disturbed)
     }
 
-    /// Adds a value that does not belong to a load.
+    /// Adds a value of one round that belongs to no load.
     pub fn add_single(&mut self, name: &'static str, number: f64) {
         match self.single.iter_mut().find(|(n, _)| *n == name) {
             Some((_, numbers)) => numbers.push(number),
@@ -88,13 +88,13 @@ impl BenchFigures {
         }
     }
 
-    /// Returns one metric of a load on a server, or `None` if it was not measured.
+    /// Returns a metric of a load on a server for each round, or `None` if it was not measured.
     pub fn of(&self, load: &str, server: &str, part: PointMetric) -> Option<Samples> {
         let points = self.points.iter().find(|(l, s, _)| (*l, *s) == (load, server));
         points.map(|(_, _, points)| Samples(points.iter().map(part).collect()))
     }
 
-    /// Returns a value that does not belong to a load.
+    /// Returns a value that belongs to no load, for each round.
     pub fn single(&self, name: &str) -> Option<Samples> {
         let numbers = self.single.iter().find(|(n, _)| *n == name);
         numbers.map(|(_, numbers)| Samples(numbers.clone()))
@@ -123,13 +123,13 @@ impl BenchFigures {
         self.points.iter().map(row).collect()
     }
 
-    /// Headings of the table of points.
+    /// The column headings for [`rows`](Self::rows).
     #[rustfmt::skip]
     pub const HEADINGS: [&'static str; 12] = [
         "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "max µs", "CPU µs", "user share", "switches",
     ];
 
-    /// Returns every round of every point.
+    /// Returns the points of every round as JSON.
     pub fn json(&self) -> Value {
         let points = self.points.iter().flat_map(|(load, server, points)| {
             points.iter().enumerate().map(move |(round, point)| {
@@ -147,28 +147,27 @@ impl BenchFigures {
     }
 }
 
-/// Returns the share of the server's CPU time that it spent in user space, over all rounds
-/// together. The kernel counts this time in hundredths of a second, which is too coarse for a
-/// single round.
+/// Returns the share of user space in the server's CPU time, over all rounds together. The kernel
+/// counts CPU time in hundredths of a second, which is too coarse for a single round.
 fn user_part(points: &[BenchPoint]) -> Option<f64> {
     let user: u64 = points.iter().map(|point| point.server.user_ticks).sum();
     let kernel: u64 = points.iter().map(|point| point.server.kernel_ticks).sum();
     (user + kernel > 0).then(|| user as f64 / (user + kernel) as f64)
 }
 
-/// Divides one value by the other in each round.
+/// Returns `one` divided by `other` for each round.
 pub fn ratio(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
     let (Samples(one), Samples(other)) = (one?, other?);
     Some(Samples(one.iter().zip(&other).map(|(one, other)| one / other).collect()))
 }
 
-/// Adds both values in each round.
+/// Returns the sum of the two values for each round.
 pub fn sum(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
     let (Samples(one), Samples(other)) = (one?, other?);
     Some(Samples(one.iter().zip(&other).map(|(one, other)| one + other).collect()))
 }
 
-/// Takes the larger value in each round.
+/// Returns the larger of the two values for each round.
 pub fn larger(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
     let (Samples(one), Samples(other)) = (one?, other?);
     Some(Samples(one.iter().zip(&other).map(|(one, other)| one.max(*other)).collect()))

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: measures the cost of the data path, and in the same run the peers and
-//! limits for comparison.
+//! `cargo xtask bench`: measures the cost of the data path. For comparison, the same run measures
+//! peers and theoretical limits.
 
 use std::time::{Duration, Instant};
 
@@ -68,11 +68,11 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
     reported(figures, options)
 }
 
-/// The group that replays a trace. It takes twelve minutes for each of its servers, so it runs only
-/// if it is named.
+/// The group that replays a trace. It takes twelve minutes for each server, so it runs only if the
+/// user names it.
 const TRACE: &str = "emc-tel";
 
-/// Prints the figures, and writes them to the files that the user named. Returns true if the bars
+/// Prints the figures, and writes them to the files that the user named. Returns true if all bars
 /// hold.
 fn reported(figures: BenchFigures, options: &BenchOptions) -> Result<bool> {
     let command = command(options);
@@ -85,10 +85,11 @@ fn reported(figures: BenchFigures, options: &BenchOptions) -> Result<bool> {
     Ok(report::print(&figures))
 }
 
-/// A point is disturbed if other programs keep more CPUs busy than this.
+/// A point is disturbed if other programs keep more CPUs busy than this on average.
 const OTHERS: f64 = 0.1;
 
-/// Measures points. Repeats disturbed ones until the repetitions have taken `patience` in all.
+/// Measures points. Repeats disturbed points until the repetitions have taken the time `patience`
+/// in all.
 struct Measurer<'a> {
     stage: &'a BenchServers,
     options: &'a BenchOptions,
@@ -96,7 +97,7 @@ struct Measurer<'a> {
 }
 
 impl Measurer<'_> {
-    /// Returns the point, and whether it was disturbed.
+    /// Measures a point. Returns it, and true if it is still disturbed.
     fn measure(&mut self, server: &str, load: &BenchLoad) -> Result<(BenchPoint, bool)> {
         loop {
             let (before, start) = (Others::now()?, Instant::now());
@@ -120,7 +121,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static BenchGroup>> {
     if names.is_empty() { Ok(GROUPS.iter().collect()) } else { names.iter().map(find).collect() }
 }
 
-/// Returns a command line that repeats this run.
+/// Returns the command line that repeats this run.
 fn command(options: &BenchOptions) -> String {
     let names: String = options.groups.iter().map(|name| format!(" {name}")).collect();
     let realtime = if options.realtime { " --realtime" } else { "" };

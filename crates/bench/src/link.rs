@@ -1,5 +1,4 @@
-//! A link whose interface counts packets and bytes: a network namespace for the processes at its
-//! far end.
+//! A link to a network namespace. The network interface counts its packets and bytes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,28 +8,29 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// A network namespace, and two interfaces that connect it to the namespace of this process.
-/// Dropping it removes them.
+/// A network namespace, and a pair of interfaces that connects it to the namespace of this process.
+/// Dropping it removes both.
 pub struct CountingLink {
     name: String,
     program: PathBuf,
 }
 
 impl CountingLink {
-    /// The address of the far end. It is link-local, so packets do not leave the machine.
+    /// The address of the far end, in the namespace. It is link-local, so packets do not leave the
+    /// machine.
     pub const FAR: &str = "169.254.83.2";
     const NEAR: &str = "169.254.83.1";
 
-    /// Makes the link. Programs that are started through [`CountingLink::program`] run at its far
-    /// end. Files go to `folder`.
+    /// Makes the link. The script [`CountingLink::program`] starts the program at the far end. The
+    /// script is written to `folder`.
     pub fn new(program: &Path, folder: &Path) -> Result<CountingLink> {
         let name = format!("forebay{}", std::process::id());
         let link = CountingLink { name, program: folder.join("at-the-far-end") };
         let name = &link.name;
         ip(&["netns", "add", name])?;
         ip(&["link", "add", name, "type", "veth", "peer", "name", "far", "netns", name])?;
-        // Without this limit the kernel passes on large packets, for a network card to split. The
-        // counters would not count packets as on a wire.
+        // Send one packet per segment, as on a wire. Otherwise the kernel would pass on large
+        // packets for a network card to split, and the interface would count fewer packets.
         ip(&["link", "set", name, "gso_max_segs", "1", "up"])?;
         ip(&["address", "add", &format!("{}/30", Self::NEAR), "dev", name])?;
         ip(&["-n", name, "link", "set", "far", "gso_max_segs", "1", "up"])?;
@@ -43,12 +43,12 @@ impl CountingLink {
         Ok(link)
     }
 
-    /// A script that runs the program at the far end.
+    /// Returns the path of a script that runs the program at the far end.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Returns the bytes and packets in both directions so far.
+    /// Returns the number of bytes and of packets so far, in both directions together.
     pub fn passed(&self) -> Result<(u64, u64)> {
         let count = |what: &str| {
             let path = format!("/sys/class/net/{}/statistics/{what}", self.name);
@@ -62,7 +62,8 @@ impl CountingLink {
 
 impl Drop for CountingLink {
     fn drop(&mut self) {
-        // The kernel removes the interface in the namespace with it, and the other one of the pair.
+        // Deleting the namespace also deletes the interface in it, and with it the other interface
+        // of the pair.
         let _ = ip(&["netns", "delete", &self.name]);
     }
 }

@@ -10,25 +10,26 @@ use rawclient::{
 };
 use rig::machine::BenchProcessUsage;
 
-/// Unmeasured time at the start of a point: connections, caches and the scheduler settle.
+/// Time at the start of a point that is not measured, in which connections, caches and the
+/// scheduler settle.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// The commands of a load.
+/// A load: the commands, sessions and data of one point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchLoad {
     /// True for writes, false for reads.
     pub write: bool,
-    /// Writes have FUA: they are stable when they are acknowledged.
+    /// True if writes have FUA: they are stable when they are acknowledged.
     pub durable: bool,
-    /// Bytes of data of a command.
+    /// Bytes of data per command.
     pub bytes: u32,
     /// Commands in flight on each connection.
     pub depth: usize,
-    /// True for random addresses, false for ascending ones.
+    /// True for random addresses, false for ascending addresses.
     pub random: bool,
     /// The data of writes.
     pub content: BenchPayload,
-    /// The load uses only the first `region` bytes of the unit. 0 means the whole unit.
+    /// The load uses only this many bytes at the start of the unit. 0 means the whole unit.
     pub region: u64,
     /// True to use CRC32C header and data digests.
     pub digests: bool,
@@ -40,10 +41,10 @@ pub struct BenchLoad {
     pub level: u8,
 }
 
-/// The data of writes. All writes carry the same bytes.
+/// The data of writes. All writes of a load have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchPayload {
-    /// One byte value in all places.
+    /// All bytes are equal.
     Same,
     /// Words in random order. LZ4 compresses them by a factor of 2.4.
     Words,
@@ -84,7 +85,7 @@ const WORDS: [&str; 32] = [
 ];
 
 impl BenchLoad {
-    /// Random reads of 4 KiB.
+    /// Returns random reads of 4 KiB with `depth` commands in flight.
     pub const fn read_4k(depth: usize) -> BenchLoad {
         BenchLoad {
             write: false,
@@ -101,36 +102,36 @@ impl BenchLoad {
         }
     }
 
-    /// Random writes of 4 KiB.
+    /// Returns random writes of 4 KiB with `depth` commands in flight.
     pub const fn write_4k(depth: usize) -> BenchLoad {
         BenchLoad { write: true, ..BenchLoad::read_4k(depth) }
     }
 
-    /// Sequential commands of 128 KiB.
+    /// Returns sequential reads or writes of 128 KiB with `depth` commands in flight.
     pub const fn stream(write: bool, depth: usize) -> BenchLoad {
         BenchLoad { write, bytes: 128 << 10, random: false, ..BenchLoad::read_4k(depth) }
     }
 
-    /// Sequential writes of 64 KiB at depth 8.
+    /// Returns sequential writes of 64 KiB at depth 8 with this data.
     pub const fn write_64k(content: BenchPayload) -> BenchLoad {
         BenchLoad { bytes: 64 << 10, content, ..BenchLoad::stream(true, 8) }
     }
 
-    /// Returns the bytes of a request and of its response on the wire, with headers.
+    /// Returns the bytes on the wire of a request and of its response, with headers.
     pub fn wire_bytes(&self) -> (usize, usize) {
         let payload = self.bytes as usize;
         if self.write { (48 + payload, 48) } else { (48, 48 + payload) }
     }
 }
 
-/// The result of one point.
+/// The measured values of one point in one round.
 #[derive(Clone, Debug)]
 pub struct BenchPoint {
-    /// Number of commands that were answered.
+    /// Number of answered commands.
     pub operations: u64,
     /// The length of the measurement.
     pub time: Duration,
-    /// Time from sending a command to its response, nanoseconds.
+    /// Latency histogram in nanoseconds: from sending a command to its response.
     pub latency: Histogram<u64>,
     /// CPU time and context switches of the server during the measurement.
     pub server: BenchProcessUsage,
@@ -142,44 +143,44 @@ impl BenchPoint {
         self.operations as f64 / self.time.as_secs_f64()
     }
 
-    /// CPU time of the server per command, microseconds.
+    /// Returns the CPU time of the server per command, in microseconds.
     pub fn cpu_us(&self) -> f64 {
         self.server.cpu_ns as f64 / 1e3 / self.operations as f64
     }
 
-    /// The share of one CPU that the server used.
+    /// Returns the share of one CPU that the server used.
     pub fn cpu_share(&self) -> f64 {
         self.server.cpu_ns as f64 / self.time.as_nanos() as f64
     }
 
-    /// Context switches of the server per command.
+    /// Returns the context switches of the server per command.
     pub fn switches(&self) -> f64 {
         self.server.switches as f64 / self.operations as f64
     }
 
-    /// Mean latency in microseconds.
+    /// Returns the mean latency in microseconds.
     pub fn mean_us(&self) -> f64 {
         self.latency.mean() / 1e3
     }
 
-    /// Median latency in microseconds.
+    /// Returns the median latency in microseconds.
     pub fn median_us(&self) -> f64 {
         self.quantile_us(0.5)
     }
 
-    /// Longest latency in microseconds.
+    /// Returns the longest latency in microseconds.
     pub fn longest_us(&self) -> f64 {
         self.latency.max() as f64 / 1e3
     }
 
-    /// The quantile `part` (0 to 1) of the latency, in microseconds.
+    /// Returns the quantile `part` (0 to 1) of the latency, in microseconds.
     pub fn quantile_us(&self, part: f64) -> f64 {
         self.latency.value_at_quantile(part) as f64 / 1e3
     }
 }
 
-/// Runs a load on a target for `time`. The CPU time of the processes `servers` counts as the
-/// server's.
+/// Runs a load on a target for `time`. The processes `servers` are considered the server: their CPU
+/// time is added up.
 pub fn measure(
     login: &ClientLogin,
     load: &BenchLoad,
@@ -214,7 +215,7 @@ pub fn measure(
     Ok(point)
 }
 
-/// Opens this number of sessions, each with the connections that `login` asks for.
+/// Opens `sessions` sessions, each with the number of connections that `login` asks for.
 fn open(
     login: &ClientLogin,
     sessions: usize,
@@ -231,7 +232,7 @@ fn open(
     Crowd::new::<Generator>(members)
 }
 
-/// A single connection runs without epoll.
+/// Runs the load. With a single connection, epoll is not needed and not used.
 fn run(crowd: &mut Crowd<ClientSession>, generator: &mut Generator) -> Result<()> {
     match crowd.members_mut() {
         [only] => only.run(generator),
@@ -244,7 +245,7 @@ pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
 
-/// The workload that draws commands from a load.
+/// The workload of a session: draws the commands of a load.
 struct Generator {
     load: BenchLoad,
     commands: u64,
@@ -255,7 +256,7 @@ struct Generator {
     deadline: Instant,
     latency: Histogram<u64>,
     failed: Option<(u8, [u8; 3])>,
-    /// True when the payload, which all commands share, contains the data to write.
+    /// True when the payload has the data to write. All commands share one payload.
     is_filled: bool,
 }
 
@@ -277,7 +278,7 @@ impl Generator {
         }
     }
 
-    /// Extends the load by `time` from now, and discards the latencies so far.
+    /// Sets the end of the load to `time` from now, and discards the latencies so far.
     fn until(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
         self.latency.reset();
@@ -302,7 +303,8 @@ impl ClientWorkload for Generator {
             return ClientSlotAction::Stop;
         }
         let place = if self.load.random {
-            // The multiplication maps a random word to the range without a division.
+            // Map a random 64-bit word to the range by a multiplication, which is faster than a
+            // division.
             ((u128::from(stamp::next(&mut self.random)) * u128::from(self.commands)) >> 64) as u64
         } else {
             self.next = (self.next + 1) % self.commands;

@@ -1,4 +1,5 @@
-//! Measures the memory of a process with 64 sessions, beyond the memory that its settings give it.
+//! Measures how much memory a process with 64 sessions uses besides the memory that its settings
+//! give it.
 
 use std::fs;
 use std::path::Path;
@@ -14,21 +15,21 @@ use crate::stage::write_all;
 const SESSIONS: usize = 64;
 const NAME: &str = "iqn.2026-11.forebay.bench:memory";
 
-/// The size of the target's volume and of the gateway's DRAM, MiB.
+/// The size of a target's volume and of a gateway's DRAM, in MiB.
 const SETTING_MIB: u64 = 64;
 
 const NVRAM_MIB: u64 = 4;
 
-/// Two loads, one after the other, for each session: writes of 4 KiB, and writes of 128 KiB. All sessions together then
-/// have 256 MiB in flight.
+/// The loads of each session, one after the other: writes of 4 KiB, and writes of 128 KiB. With the large writes, all
+/// sessions together have 256 MiB in flight.
 const LOADS: [BenchLoad; 2] =
     [BenchLoad::write_4k(32), BenchLoad { bytes: 128 << 10, ..BenchLoad::write_4k(32) }];
 
-/// How long each load runs.
+/// Run time of each load.
 const TIME: Duration = Duration::from_millis(1500);
 
-/// Returns the peak memory of a target with a volume in memory, in MiB beyond that volume: after
-/// small writes, and then after large ones.
+/// Returns the peak memory of a target with a volume in memory, in MiB besides that volume. The
+/// first value is after small writes, the second after large writes.
 pub fn target(program: &Path) -> Result<[f64; 2]> {
     let folder = tempfile::tempdir()?;
     let node =
@@ -37,8 +38,8 @@ pub fn target(program: &Path) -> Result<[f64; 2]> {
     Ok(peaks.map(|peak| peak - SETTING_MIB as f64))
 }
 
-/// Returns the peak memory of a gateway, in MiB beyond its DRAM and NVRAM: after small writes, and
-/// then after large ones. `folder` is on a disk.
+/// Returns the peak memory of a gateway, in MiB besides its DRAM and NVRAM. The first value is
+/// after small writes, the second after large writes. `folder` must be on a disk.
 pub fn gateway(program: &Path, folder: &Path) -> Result<[f64; 2]> {
     let folder = tempfile::Builder::new().prefix("memory").tempdir_in(folder)?;
     let far =
@@ -62,8 +63,8 @@ fn memory_settings(mib: u64) -> String {
     )
 }
 
-/// Writes the whole unit, runs each load on all sessions at once, and reads the peak of the process
-/// after each load, MiB.
+/// Writes the whole unit. Then runs each load on all sessions concurrently, and reads the peak
+/// memory of the process after it, in MiB.
 fn peaks(node: &ServeProcess, bytes: u64) -> Result<[f64; 2]> {
     let login = ClientLogin::new(node.portal(), NAME, 0);
     write_all(&login, bytes)?;
@@ -82,7 +83,7 @@ fn peaks(node: &ServeProcess, bytes: u64) -> Result<[f64; 2]> {
     Ok(peaks)
 }
 
-/// Returns the peak of the resident memory of a process, mapped files included, in MiB.
+/// Returns the peak of a process's resident memory in MiB, mapped files included.
 fn peak(process: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;

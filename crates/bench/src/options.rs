@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use crate::emc::replay::BenchTracePace;
 
-/// The points to measure, and the files to write.
+/// The measurements to make, and the files to write.
 #[derive(Debug)]
 pub struct BenchOptions {
-    /// Names of groups. Empty for all.
+    /// Names of the groups to measure. Empty for all.
     pub groups: Vec<String>,
     /// Number of times that each point is measured.
     pub rounds: usize,
-    /// Length of one measurement.
+    /// Length of one measurement, without the warm-up.
     pub time: Duration,
-    /// True to use real-time scheduling.
+    /// True to run servers and load generators with real-time scheduling.
     pub realtime: bool,
     /// The program to measure. `None` builds the release build and measures that.
     pub program: Option<PathBuf>,
-    /// Total time for repeating points that other work disturbed.
+    /// Total time for repeating disturbed points.
     pub patience: Duration,
     /// Speed of the replay of the trace.
     pub pace: BenchTracePace,
     /// Number of requests of the trace to replay.
     pub requests: u64,
-    /// A JSON file for every round of every point.
+    /// Path of a JSON file for the points of every round.
     pub json: Option<PathBuf>,
-    /// A Markdown file for a page with the medians.
+    /// Path of a Markdown file for the medians.
     pub markdown: Option<PathBuf>,
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask bench pair`: measures the latency of a 4 KiB write to a pair of gateways, and in
-//! the same round the latency of the parts of such a write.
+//! `cargo xtask bench pair`: measures the latency of a 4 KiB write to a pair of gateways. In the
+//! same round, it measures the parts of which such a write consists.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -41,7 +41,8 @@ const POINTS: [&str; 6] = [
     "pair, immediate",
 ];
 
-/// Measures all rounds and prints the median latency of each point, and what the pair costs in relation to its parts.
+/// Measures all rounds. Prints the median latency of each point, and how much longer a write to the pair takes than its
+/// parts.
 pub fn bench(options: &PairBenchOptions) -> Result<bool> {
     require_root("bench pair")?;
     let program = match &options.program {
@@ -89,11 +90,11 @@ fn print(rounds: &[Vec<f64>]) {
     row("immediate / (host + partner round trip)", "", rounds.iter().map(immediate).collect());
 }
 
-/// Measures each point once, in milliseconds. Also returns the reason if the emulated link regards
-/// the round as tainted.
+/// Measures each point once, in milliseconds. Also returns the reason why the emulated link
+/// considers the round tainted, if it does.
 fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)> {
     let wan = BenchWan::start(program, LINK, &LinkSpec::new(1000.0, 1.0))?;
-    // The logs are in memory (tmpfs), because both gateways would share the one disk of this
+    // Keep the logs in memory (tmpfs): on a disk, both gateways would share the one disk of this
     // machine.
     let folder = tempfile::Builder::new().prefix("bench-pair").tempdir_in("/dev/shm")?;
     let programs =
@@ -136,8 +137,8 @@ fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)>
     Ok((medians, wan.tainted()?))
 }
 
-/// Returns settings of a node with a volume for each pair, and one for the gateway without a
-/// partner.
+/// Returns the settings of a node with three volumes: one for each of the two pairs, and one for
+/// the gateway without a partner.
 fn node_settings(wan: &BenchWan) -> String {
     let targets = [PAIRS[0], PAIRS[1], "alone"].map(|name| {
         format!(
@@ -196,13 +197,14 @@ fn gateway_settings(wan: &BenchWan, node: &ServeProcess, end: BenchWanEnd) -> St
 }
 
 const NAME: &str = "iqn.2026-11.forebay.bench";
-/// The targets of the two pairs. The pair of the second one has an NVRAM at each gateway.
+/// The names of the targets of the two pairs. The gateways of the second pair have NVRAMs.
 const PAIRS: [&str; 2] = ["durable", "immediate"];
 const PORT: u16 = 3260;
 const RANGE_BYTES: u64 = 64 << 20;
-/// The size of each log. A load of a few seconds does not fill it; each write of 4 KiB takes 8 KiB of the log.
+/// The size of each log in bytes. A load of a few seconds does not fill it, although each write of 4 KiB takes 8 KiB of
+/// the log.
 const LOG_BYTES: u64 = 256 << 20;
 const WARM_UP: Duration = Duration::from_millis(500);
 const PAIR_LIMIT: Duration = Duration::from_secs(60);
-/// A round is tainted if other processes used more CPUs than this on average.
+/// A round is considered tainted if other processes kept more CPUs busy than this on average.
 const OTHERS: f64 = 0.1;

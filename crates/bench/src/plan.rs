@@ -1,8 +1,8 @@
-//! The plan of a run: groups of loads, and the servers on which each load runs.
+//! The plan of a run: groups of loads, and for each load the servers on which it runs.
 
 use crate::load::{BenchLoad, BenchPayload};
 
-/// The names of the loads, as in tables and results.
+/// The names of the loads in tables and results.
 pub mod loads {
     pub const READ_32: &str = "4 KiB random reads, depth 32";
     pub const WRITE_32: &str = "4 KiB random writes, depth 32";
@@ -11,34 +11,34 @@ pub mod loads {
     pub const READ_STREAM: &str = "128 KiB reads in order, depth 8";
     pub const WRITE_STREAM: &str = "128 KiB writes in order, depth 8";
     pub const DIGESTS: &str = "4 KiB random reads, depth 32, CRC32C";
-    /// Error recovery level 2, without errors.
+    /// The session has error recovery level 2; no errors occur.
     pub const READ_LEVEL_2: &str = "4 KiB random reads, depth 32, level 2";
-    /// Error recovery level 2, without errors.
+    /// The session has error recovery level 2; no errors occur.
     pub const WRITE_LEVEL_2: &str = "4 KiB random writes, depth 32, level 2";
     pub const FEW: &str = "4 KiB random reads, 4 sessions at depth 64";
     pub const MANY: &str = "4 KiB random reads, 64 sessions at depth 4";
     pub const STREAM_OF_ONE: &str = "128 KiB reads in order, depth 32";
-    /// Four connections of one session.
+    /// One session with four connections.
     pub const STREAM_OF_FOUR: &str = "128 KiB reads in order, 4 connections at depth 8";
     pub const DURABLE_1: &str = "4 KiB durable writes, depth 1";
     pub const DURABLE_32: &str = "4 KiB durable writes, depth 32";
-    /// Reads of a region that fits in the cache.
+    /// Reads of a region that fits in the cache, so that each read is a cache hit.
     pub const HIT: &str = "4 KiB random reads of 64 MiB, depth 32";
-    /// One durable append after the other, to a file whose blocks exist.
+    /// Durable appends, one after the other, to a file whose blocks are allocated.
     pub const APPEND: &str = "4 KiB durable appends to a file";
-    /// Data that can be compressed.
+    /// The data can be compressed.
     pub const WRITE_WORDS: &str = "64 KiB writes of words, depth 8";
-    /// Data that cannot be compressed.
+    /// The data cannot be compressed.
     pub const WRITE_NOISE: &str = "64 KiB writes of noise, depth 8";
-    /// A trace like EMC-tel of the STICS paper, as far as the paper describes it.
+    /// A trace like EMC-tel of the STICS paper; the paper describes it in part only.
     pub const EMC_TEL: &str = "EMC-tel-like trace";
 }
 
-/// Names of servers, and of figures that do not belong to a load.
+/// The names of servers in tables and results, and of figures that belong to no load.
 pub mod servers {
-    /// The bare TCP program, one thread per connection.
+    /// The bare TCP program with one thread per connection.
     pub const RAW: &str = "bare TCP";
-    /// The bare TCP program with 256 MiB of memory, as much as the volume of a target: it answers
+    /// The bare TCP program with 256 MiB of memory, as much as a target's volume has. It answers
     /// reads from that memory, and copies the payload of writes to it.
     pub const RAW_MEMORY: &str = "bare TCP, 256 MiB";
     /// The bare TCP program with one thread for all connections.
@@ -46,56 +46,63 @@ pub mod servers {
     /// The bare TCP program with one thread and 256 MiB of memory, divided equally among the
     /// connections.
     pub const RAW_TOGETHER_MEMORY: &str = "bare TCP, one thread, 256 MiB";
-    /// The target of Debian's package tgt, in the same run.
+    /// Debian's target tgt, measured in the same run.
     pub const TGT: &str = "tgt";
     /// A target with a volume in memory.
     pub const FOREBAY: &str = "forebay";
-    /// A target with TLS, through `forebay tunnel` on the load generator's CPU.
+    /// A target with TLS. The client connects through `forebay tunnel`, which runs on the CPU of
+    /// the load generator.
     pub const TLS: &str = "forebay, TLS";
     /// A target with busy polling.
     pub const POLLING: &str = "forebay, polling";
-    /// A gateway behind a link of 4 ms.
+    /// A gateway whose node is behind a link of 4 ms.
     pub const GATEWAY: &str = "forebay gateway";
-    /// A gateway that destages all the time.
+    /// A gateway that destages without a pause.
     pub const GATEWAY_DESTAGING: &str = "forebay gateway, destaging";
     /// A gateway with an encrypted log.
     pub const GATEWAY_SEALED: &str = "forebay gateway, log encrypted";
-    /// A gateway without a cache. The CPU time is that of the gateway and of the target behind it.
+    /// A gateway without a cache, connected to its target over loopback. The CPU time is that of
+    /// both processes.
     pub const REMOTE: &str = "remote layer, loopback";
-    /// A gateway without a cache, with LZ4 on the link.
+    /// A gateway without a cache, connected to its target over loopback with LZ4 compression.
     pub const REMOTE_LZ4: &str = "remote layer, loopback, lz4";
-    /// A gateway without a cache, with Zstandard on the link.
+    /// A gateway without a cache, connected to its target over loopback with Zstandard compression.
     pub const REMOTE_ZSTD: &str = "remote layer, loopback, zstd";
-    /// A gateway without a cache behind a link of 1 Gbit/s.
+    /// A gateway without a cache, connected to its target by a link of 1 Gbit/s.
     pub const LINE: &str = "remote layer, 1 Gbit/s";
-    /// A link of 1 Gbit/s with LZ4.
+    /// A gateway without a cache, connected to its target by a link of 1 Gbit/s with LZ4
+    /// compression.
     pub const LINE_LZ4: &str = "remote layer, 1 Gbit/s, lz4";
-    /// A link of 1 Gbit/s with Zstandard.
+    /// A gateway without a cache, connected to its target by a link of 1 Gbit/s with Zstandard
+    /// compression.
     pub const LINE_ZSTD: &str = "remote layer, 1 Gbit/s, zstd";
-    /// The far volume of the gateway, used over the same link without the gateway.
+    /// The far volume of the gateway, accessed over the same link without the gateway.
     pub const FAR: &str = "far volume";
-    /// A file in the folder of the gateway's log.
+    /// A file in the folder of the gateway's log, to measure the disk alone.
     pub const DISK: &str = "disk";
-    /// The far volume with the paper's disk, over a link without delay.
+    /// The far volume with the STICS paper's disk, over a link without delay.
     pub const EMC_FAR: &str = "far volume, 0 ms";
-    /// A gateway in front of it that reports from NVRAM.
+    /// A gateway, over a link without delay to the far volume, that acknowledges writes from NVRAM.
     pub const EMC_IMMEDIATE: &str = "gateway, immediate, 0 ms";
-    /// A gateway in front of it that reports from its log.
+    /// A gateway, over a link without delay to the far volume, that acknowledges writes from its
+    /// log.
     pub const EMC_COMPLETE: &str = "gateway, after complete, 0 ms";
-    /// The far volume with the paper's disk, over a link of 4 ms one way.
+    /// The far volume with the STICS paper's disk, over a link of 4 ms one way.
     pub const EMC_FAR_4: &str = "far volume, 4 ms";
-    /// A gateway in front of it that reports from NVRAM.
+    /// A gateway, over a link of 4 ms to the far volume, that acknowledges writes from NVRAM.
     pub const EMC_IMMEDIATE_4: &str = "gateway, immediate, 4 ms";
-    /// A gateway in front of it that reports from its log.
+    /// A gateway, over a link of 4 ms to the far volume, that acknowledges writes from its log.
     pub const EMC_COMPLETE_4: &str = "gateway, after complete, 4 ms";
-    /// A file in the folder of the log, without a gateway.
+    /// A file in the folder of the log, accessed without a gateway.
     pub const EMC_DISK: &str = "the log disk's file";
-    /// The share of a CPU that a polling server uses with an idle session.
+    /// The share of a CPU that a polling server uses while its session is idle.
     pub const IDLE: &str = "idle CPU, polling";
-    /// Memory of a target beyond its settings, MiB: with small and with large writes.
+    /// Memory of a target besides what its settings give it, in MiB: with small and with large
+    /// writes.
     pub const TARGET_MEMORY: [&str; 2] =
         ["memory of a target, 4 KiB", "memory of a target, 128 KiB"];
-    /// Memory of a gateway beyond its settings, MiB: with small and with large writes.
+    /// Memory of a gateway besides what its settings give it, in MiB: with small and with large
+    /// writes.
     pub const GATEWAY_MEMORY: [&str; 2] =
         ["memory of a gateway, 4 KiB", "memory of a gateway, 128 KiB"];
 }
@@ -106,21 +113,21 @@ use servers::*;
 /// Bytes of a region that fits in every cache.
 pub const HIT_BYTES: u64 = 64 << 20;
 
-/// One load on several servers.
+/// A load, and the servers on which it runs.
 pub struct BenchSeries {
     /// The name of the load.
     pub name: &'static str,
     pub load: BenchLoad,
-    /// The servers on which the load runs in each round, in this order.
+    /// The servers on which the load runs in each round, in order.
     pub servers: &'static [&'static str],
 }
 
-/// Series that belong together.
+/// Loads that are measured together. The user selects groups by name.
 pub struct BenchGroup {
     /// The name on the command line.
     pub name: &'static str,
     pub series: &'static [BenchSeries],
-    /// True if the group also measures memory.
+    /// True if the group also measures the memory of processes.
     pub memory: bool,
 }
 
@@ -132,12 +139,13 @@ const fn series(
     BenchSeries { name, load, servers }
 }
 
-/// Both links, with and without compression.
+/// The servers that show the cost of compression: on loopback and on a link of 1 Gbit/s, each
+/// without compression, with LZ4 and with Zstandard.
 const COMPRESSED: &[&str] = &[REMOTE, REMOTE_LZ4, REMOTE_ZSTD, LINE, LINE_LZ4, LINE_ZSTD];
 
 const DURABLE: BenchLoad = BenchLoad { durable: true, ..BenchLoad::write_4k(1) };
 
-/// Every group that can be named on the command line.
+/// All groups, by their names on the command line.
 #[rustfmt::skip]
 pub const GROUPS: &[BenchGroup] = &[
     BenchGroup { name: "target", memory: false, series: &[
@@ -195,7 +203,7 @@ pub const GROUPS: &[BenchGroup] = &[
     BenchGroup { name: "memory", memory: true, series: &[] },
 ];
 
-/// Returns the points of these groups: each load once on each server.
+/// Returns the points of these groups: each combination of a load and a server once.
 pub fn points(groups: &[&BenchGroup]) -> Vec<(&'static str, BenchLoad, &'static str)> {
     let mut points: Vec<(&str, BenchLoad, &str)> = vec![];
     for series in groups.iter().flat_map(|group| group.series) {
@@ -205,8 +213,8 @@ pub fn points(groups: &[&BenchGroup]) -> Vec<(&'static str, BenchLoad, &'static 
             }
         }
     }
-    // All servers of a load run directly one after the other, so that a disturbance affects all of
-    // them alike.
+    // Run a load on all of its servers directly one after the other, so that a disturbance of the
+    // machine affects all of them alike.
     points.sort_by_key(|(name, _, _)| points_order(groups, name));
     points
 }

@@ -1,11 +1,11 @@
 //! `cargo xtask bench postmark`: runs Debian's PostMark on ext4 over attached volumes, directly on
-//! a node and through a gateway, and counts the traffic between them.
+//! a node and through a gateway, and counts the traffic of the link to the node.
 //!
-//! The node is in its own network namespace, so that the interface to it counts packets as a switch
-//! does.
+//! The node is in its own network namespace. The interface to the namespace counts packets as a
+//! switch does.
 //!
-//! The file system is mounted `sync,dirsync`: PostMark deletes its files before a page cache would
-//! write them, so otherwise only the page cache would be measured.
+//! The file system is mounted `sync,dirsync`. Otherwise only the page cache would be measured:
+//! PostMark deletes its files before the page cache writes them.
 
 mod layers;
 
@@ -28,15 +28,15 @@ use crate::options::BenchOptions;
 
 const NAME: &str = "iqn.2026-11.forebay.bench:postmark";
 
-/// Limit of one run. A run over a link of 8 ms takes minutes.
+/// Time limit of one run. A run over a link of 8 ms takes minutes.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// Limit of a drain: some hundred megabytes over a link of 1 Gbit/s, to a disk that syncs.
+/// Time limit of a drain of some hundred megabytes over a link of 1 Gbit/s, to a disk that syncs.
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The number of files and of transactions. The pools are the two of the paper (1000 and 50,000;
-/// 20,000 and 100,000), scaled to runs of a minute where each write is synchronous. Blocks have
-/// 4096 bytes, one of the paper's sizes.
+/// The numbers of files and of transactions of a run. The pools small and large are the paper's
+/// (1000 files and 50,000 transactions; 20,000 and 100,000), reduced so that a run takes a minute
+/// although each write is synchronous. Blocks have 4096 bytes, one of the paper's sizes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct BenchPostmarkPool {
     name: &'static str,
@@ -48,43 +48,44 @@ const SMALL: BenchPostmarkPool =
     BenchPostmarkPool { name: "small", files: 100, transactions: 1000 };
 const LARGE: BenchPostmarkPool =
     BenchPostmarkPool { name: "large", files: 1000, transactions: 1000 };
-/// For 8 ms without a cache, where a transaction takes a quarter of a second.
+/// The pool for a link of 8 ms without a cache, where a transaction takes a quarter of a second.
 const SHORT: BenchPostmarkPool = BenchPostmarkPool { name: "short", files: 20, transactions: 60 };
 
-/// The path from ext4 to the far disk.
+/// How ext4 reaches the far disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkPath {
-    /// The attached volume is the node's, over the link.
+    /// The host attaches the node's volume over the link.
     Uncached,
-    /// The attached volume is a gateway's, and the link is between gateway and node.
+    /// The host attaches a gateway's volume. The link is between gateway and node.
     Gateway(BenchPostmarkAckMode),
-    /// The attached volume is a gateway's, without a link between gateway and node.
+    /// The host attaches a gateway's volume. There is no link between gateway and node.
     Local(BenchPostmarkAckMode),
 }
 
-/// When the gateway acknowledges a write.
+/// The moment at which the gateway acknowledges a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkAckMode {
-    /// When the data is in an NVRAM that is declared to survive a power loss. The NVRAM is memory,
-    /// as in the paper's prototype.
+    /// When the data is in an NVRAM that the settings declare to survive a power loss. The NVRAM is
+    /// memory, as in the paper's prototype.
     Stable,
-    /// When the data is in an NVRAM. A flush waits for the log disk.
+    /// When the data is in an NVRAM. A flush waits until the data is on the log disk.
     Immediate,
     /// When the data is on the log disk.
     Complete,
 }
 
-/// The disk of the node's volume.
+/// The disk under the node's volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkDisk {
-    /// A file on the disk of this machine: a write ends in the page cache, a flush is an
+    /// A file on the disk of this machine. A write ends in the page cache; a flush is an
     /// fdatasync(2).
     File,
-    /// A file, and each command is delayed as long as the paper's disk takes.
+    /// A file on the disk of this machine; each command is delayed by the service time of the
+    /// paper's disk.
     Papers,
 }
 
-/// Service time of the paper's disk as in `bench/emc.rs`: 3.0 ms of rotation and 4.9 ms of seek
+/// Service time of the paper's disk, as in `bench/emc.rs`: 3.0 ms of rotation and 4.9 ms of seek
 /// (STICS, table 2).
 const FAR_DISK: &str = "7900us";
 
@@ -111,7 +112,8 @@ const IMMEDIATE: BenchPostmarkPath = BenchPostmarkPath::Gateway(BenchPostmarkAck
 const COMPLETE: BenchPostmarkPath = BenchPostmarkPath::Gateway(BenchPostmarkAckMode::Complete);
 const LOCAL: BenchPostmarkPath = BenchPostmarkPath::Local(BenchPostmarkAckMode::Stable);
 
-/// Runs that are compared are neighbours, so that other work on the machine affects both.
+/// All runs. Runs that are compared with each other are adjacent, so that other work on the machine
+/// affects both.
 const RUNS: [BenchPostmarkRun; 16] = [
     run(BenchPostmarkPath::Uncached, BenchPostmarkDisk::Papers, 0, SMALL),
     run(STABLE, BenchPostmarkDisk::Papers, 0, SMALL),
@@ -131,13 +133,11 @@ const RUNS: [BenchPostmarkRun; 16] = [
     run(STABLE, BenchPostmarkDisk::File, 8, SHORT),
 ];
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug)]
 struct BenchPostmarkResult {
-    /// The time that PostMark ran.
+    /// The run time of PostMark.
     time: Duration,
-    /// Traffic on the link in both directions, until all data was at the node. `None` without a
-    /// link.
+    /// Traffic on the link in both directions, until the node has all data. `None` without a link.
     traffic: Option<BenchPostmarkTraffic>,
 }
 
@@ -147,7 +147,7 @@ struct BenchPostmarkTraffic {
     packets: u64,
 }
 
-/// Executes all runs and prints the results. Returns true if the bars hold.
+/// Executes all runs and prints the results. Returns true if all bars hold.
 pub fn bench(options: &BenchOptions) -> Result<bool> {
     if let Some(why) = device::missing() {
         anyhow::bail!("volumes cannot be attached here: {why}");
@@ -157,7 +157,7 @@ pub fn bench(options: &BenchOptions) -> Result<bool> {
         Some(program) => program.canonicalize().with_context(|| program.display().to_string())?,
         None => build::build()?,
     };
-    // Keep logs and volumes on the disk, not in memory.
+    // Use the program's folder: logs and volumes must be on the disk, not in memory.
     let folder = program.parent().context("the program has a folder")?;
     let layers = layers::measure(&program, folder)?;
     println!("{layers}");
@@ -238,13 +238,13 @@ fn measure(program: &Path, folder: &Path, run: BenchPostmarkRun) -> Result<Bench
     })
 }
 
-/// As in the paper (section 5.1), destage waits for a threshold or an idle system. The defaults
-/// would destage data after 5 s or a pause of 20 ms; with these values more data is overwritten
-/// before it is destaged.
+/// Age at which dirty data must be destaged, and idle time after which it is. As in the paper
+/// (section 5.1), destage waits for a threshold or an idle system. With the defaults (5 s and 20
+/// ms) less data would be overwritten before it is destaged.
 const DIRTY_AGE: &str = "60s";
 const IDLE: &str = "1s";
 
-/// Returns settings of a gateway with its log on the disk, and its NVRAM in `memory`.
+/// Returns the settings of a gateway. Its log is on the disk, its NVRAM in the folder `memory`.
 fn gateway(url: &str, report: BenchPostmarkAckMode, memory: &Path) -> String {
     let (report, survives) = match report {
         BenchPostmarkAckMode::Stable => ("immediate", "power-loss"),
@@ -261,8 +261,8 @@ fn gateway(url: &str, report: BenchPostmarkAckMode, memory: &Path) -> String {
     )
 }
 
-/// Runs PostMark on a new file system on the volume `url` and returns its time. `settled` is called
-/// when the file system is mounted; PostMark starts when it returns.
+/// Makes a file system on the volume `url`, runs PostMark on it and returns PostMark's time. Calls
+/// `settled` when the file system is mounted, and starts PostMark when `settled` has returned.
 fn postmark(
     program: &Path,
     folder: &Path,
@@ -272,43 +272,44 @@ fn postmark(
 ) -> Result<Duration> {
     let place = mount_point(folder)?;
     let mount = place.display().to_string();
-    // With `noinit_itable` the kernel does not zero the inode tables in the background during the
-    // measurement.
+    // The option `noinit_itable` prevents the kernel from zeroing inode tables in the background
+    // during the measurement.
     let options = layers::MOUNT_OPTIONS;
     let arguments = [url, "--mkfs", "ext4", "--mount", &mount, "--mount-options", options];
     let device = AttachedTestDevice::attach(program, folder, &arguments)?;
-    // Measure from here on: neither mkfs nor its destage is part of the result.
+    // `settled` waits for the destage of mkfs's data and starts the counters, so that mkfs is not
+    // part of the result.
     settled()?;
     let time = run_in(folder, &place, pool)?;
     device.detach()?;
     Ok(time)
 }
 
-/// Makes the folder in which a run mounts its file system.
+/// Creates the folder in which a run mounts its file system.
 fn mount_point(folder: &Path) -> Result<PathBuf> {
     let place = folder.join("mnt");
     fs::create_dir_all(&place)?;
     Ok(place)
 }
 
-/// Unmounts the file system of a run, if it is still mounted.
+/// Unmounts the file system of a run if it is still mounted, for example after an error.
 fn leave(folder: &Path) {
     let _ = rustix::mount::unmount(folder.join("mnt"), rustix::mount::UnmountFlags::DETACH);
 }
 
-/// Runs PostMark in a mounted file system. Returns how long it took.
+/// Runs PostMark in a mounted file system. Returns PostMark's run time.
 fn run_in(folder: &Path, place: &Path, pool: BenchPostmarkPool) -> Result<Duration> {
     let BenchPostmarkPool { files, transactions, .. } = pool;
     let postmark = Postmark { files, transactions, most: MOST, ..Postmark::default() };
     Ok(postmark.run_once(place, &folder.join("postmark.in"), SEED, LIMIT)?.took)
 }
 
-/// The size of the largest file in bytes and the seed: the defaults of PostMark itself, with which
-/// the published results were measured. The settings of the laboratory have another size.
+/// Size of the largest file in bytes, and the seed. These are PostMark's own defaults, with which
+/// the published results were measured. The laboratory uses another size.
 const MOST: u32 = 10_000;
 const SEED: u64 = 42;
 
-/// Returns the table of bars, and true if all of them hold.
+/// Returns a table of the bars, and true if all of them hold.
 fn bars(taken: &[(BenchPostmarkRun, BenchPostmarkResult)]) -> (Vec<Vec<String>>, bool) {
     let find = |way: BenchPostmarkPath,
                 disk: BenchPostmarkDisk,
@@ -361,7 +362,7 @@ fn bars(taken: &[(BenchPostmarkRun, BenchPostmarkResult)]) -> (Vec<Vec<String>>,
     (rows, held)
 }
 
-/// The bound of a bar.
+/// The limit of a bar.
 enum Bound {
     Least(f64),
     Most(f64),

@@ -1,4 +1,5 @@
-//! The upper limit: a bare TCP program that answers requests of one size with responses of another.
+//! The upper limit for a target: a bare TCP program that answers requests of one size with
+//! responses of another.
 
 mod greeting;
 mod answering;
@@ -21,15 +22,15 @@ use crate::load::{BenchLoad, BenchPoint, histogram};
 
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// The process of the server.
+/// A running server process of the bare TCP program.
 pub struct RawTcpServer {
     running: RunningProgram,
     address: SocketAddr,
 }
 
 impl RawTcpServer {
-    /// Starts this program as the server, on the CPU of servers. The server has one thread for all
-    /// connections if `together`, otherwise one for each connection.
+    /// Starts this program as the server, on the CPU that is reserved for servers. If `together` is
+    /// true, one thread serves all connections, otherwise one thread each.
     pub fn start(together: bool) -> Result<RawTcpServer> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("raw-server").stdout(Stdio::piped());
@@ -48,8 +49,8 @@ impl RawTcpServer {
         self.running.id()
     }
 
-    /// Sends the requests of a load for `time`. Each connection is answered from `memory` bytes of
-    /// its own; with 0, always from the same few bytes.
+    /// Sends the requests of a load for `time`. The server answers each connection from `memory`
+    /// bytes; with 0, always from the same few bytes.
     pub fn measure(&self, load: &BenchLoad, memory: u32, time: Duration) -> Result<BenchPoint> {
         let connect = |_| RawTcpClient::connect(self.address, load, memory);
         let clients: Vec<RawTcpClient> = (0..load.sessions).map(connect).collect::<Result<_>>()?;

@@ -1,4 +1,4 @@
-//! Reports the figures of a run: as text, as a page and as JSON.
+//! Writes the figures of a run as text, as a page and as JSON.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ pub fn print(figures: &BenchFigures) -> bool {
     missed == 0
 }
 
-/// Writes every round of every point, and the bars, as JSON.
+/// Writes the points of every round, and the bars, as JSON.
 pub fn write_json(path: &Path, figures: &BenchFigures, command: &str) -> Result<()> {
     let bars: Vec<_> = judged(figures)
         .iter()
@@ -66,7 +66,7 @@ pub fn write_json(path: &Path, figures: &BenchFigures, command: &str) -> Result<
     fs::write(path, text + "\n").with_context(|| path.display().to_string())
 }
 
-/// Writes a page for docs/results.
+/// Writes the results as a page for docs/results.
 pub fn write_markdown(path: &Path, figures: &BenchFigures, command: &str) -> Result<()> {
     let bars = judged(figures);
     let page = format!(
@@ -92,7 +92,7 @@ fn markdown(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     line(&head) + &line(&rule) + &body
 }
 
-/// Returns processor, kernel, date and commit.
+/// Returns a text with processor, kernel, date and commit.
 fn machine() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =

@@ -21,28 +21,29 @@ use crate::load::{BenchLoad, BenchPoint, histogram, measure};
 use crate::plan::{HIT_BYTES, servers};
 use crate::raw;
 
-/// The size of the volume of most servers: far more than the processor's caches.
+/// The size of the volume of most servers in bytes: far more than the processor's caches.
 const UNIT_BYTES: u64 = 256 << 20;
 
-/// The size of the gateway's far volume. All of it fits in the gateway's DRAM, so that reads hit.
+/// The size of the gateway's far volume in bytes. All of it fits in the gateway's DRAM, so that
+/// reads are cache hits.
 const GATEWAY_BYTES: u64 = 128 << 20;
 
-/// The size of a volume behind a remote layer: far more than the processor's caches, and small
-/// enough for six of them in memory.
+/// The size of a volume behind a gateway without a cache, in bytes: far more than the processor's
+/// caches, and small enough for six such volumes in memory.
 const REMOTE_BYTES: u64 = 64 << 20;
 
-/// Limit of the commands that make a key and its secret.
+/// Time limit of the commands that make a key and its secret.
 const KEY_LIMIT: Duration = Duration::from_secs(10);
 
-/// Limit of a drain: several times what a slow machine needs for 128 MiB.
+/// Time limit of a drain: several times what a slow machine needs for 128 MiB.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 const NAME: &str = "iqn.2026-11.forebay.bench:unit";
 
-/// Size of the file of the appends, which wrap around at its end.
+/// Size in bytes of the file for appends, which wrap around at its end.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// The servers of a run; empty cells are servers that were not started yet.
+/// The servers of a run. An empty cell is a server that has not been started yet.
 pub struct BenchServers {
     program: PathBuf,
     folder: tempfile::TempDir,
@@ -55,7 +56,7 @@ pub struct BenchServers {
     gateway: OnceCell<BenchGateway>,
     destaging: OnceCell<BenchGateway>,
     sealed: OnceCell<BenchGateway>,
-    /// In the order of [`REMOTES`].
+    /// The gateways without a cache, in the order of [`REMOTES`].
     remotes: [OnceCell<BenchPassthrough>; REMOTES.len()],
     file: OnceCell<Appender>,
 }
@@ -68,15 +69,15 @@ struct BenchGateway {
     _line: RelayProcess,
 }
 
-/// A gateway without a cache, and the target to which it passes all commands.
+/// A gateway without a cache, and the target to which it sends all commands.
 struct BenchPassthrough {
     near: ServeProcess,
     node: ServeProcess,
     _line: Option<RelayProcess>,
 }
 
-/// The gateways without a cache: name of the server, compression, and whether a link of 1 Gbit/s is
-/// between gateway and target.
+/// The gateways without a cache: name of the server, compression, and true if there is a link of 1
+/// Gbit/s between gateway and target.
 const REMOTES: [(&str, &str, bool); 6] = [
     (servers::REMOTE, "none", false),
     (servers::REMOTE_LZ4, "lz4", false),
@@ -86,7 +87,7 @@ const REMOTES: [(&str, &str, bool); 6] = [
     (servers::LINE_ZSTD, "zstd", true),
 ];
 
-/// A target with TLS, and the tunnel to it.
+/// A target with TLS, and the tunnel through which the load generator connects.
 struct Tunnelled {
     node: ServeProcess,
     login: ClientLogin,
@@ -94,8 +95,8 @@ struct Tunnelled {
 }
 
 impl BenchServers {
-    /// Returns servers of which none is started. Logs are kept on the disk under `folder`, not in
-    /// memory.
+    /// Returns servers of which none is started yet. Logs are in `folder`, which must be on a disk
+    /// and not in memory.
     pub fn new(program: &Path, folder: &Path) -> Result<BenchServers> {
         Ok(BenchServers {
             program: program.to_owned(),
@@ -114,7 +115,7 @@ impl BenchServers {
         })
     }
 
-    /// Starts a server, unless it runs.
+    /// Starts a server if it is not running yet.
     pub fn prepare(&self, server: &str) -> Result<()> {
         if let Some(at) = remote(server) {
             return fill(&self.remotes[at], || self.start_remote(REMOTES[at]));
@@ -132,14 +133,14 @@ impl BenchServers {
                 Ok(tgt)
             }),
             servers::FOREBAY => fill(&self.target, || self.memory_target("target", "0s")),
-            // The figures of the prototype were measured with 50 microseconds.
+            // Poll for 50 microseconds, as the prototype did when its figures were measured.
             servers::POLLING => fill(&self.polling, || self.memory_target("polling", "50us")),
             servers::TLS => fill(&self.tls, || self.start_tls()),
             servers::GATEWAY | servers::FAR => {
                 fill(&self.gateway, || self.start_gateway("gateway", ""))
             }
-            // Data is urgent after a millisecond, so destage rounds follow each other without a
-            // pause.
+            // Dirty data must be destaged after a millisecond, so one destage round follows the
+            // other without a pause.
             servers::GATEWAY_DESTAGING => {
                 fill(&self.destaging, || self.start_gateway("destaging", "dirty_age = \"1ms\","))
             }
@@ -155,7 +156,7 @@ impl BenchServers {
         }
     }
 
-    /// Runs a load on a server.
+    /// Starts a server if necessary, and runs a load on it.
     pub fn measure(&self, server: &str, load: &BenchLoad, time: Duration) -> Result<BenchPoint> {
         self.prepare(server)?;
         let on = |node: Option<&ServeProcess>| {
@@ -165,7 +166,7 @@ impl BenchServers {
         if let Some(at) = remote(server) {
             let BenchPassthrough { near, node, .. } =
                 self.remotes[at].get().context("server not prepared")?;
-            // The CPU time is that of both ends of the link.
+            // Count the CPU time of both ends of the link.
             return measure(
                 &ClientLogin::new(near.portal(), NAME, 0),
                 load,
@@ -202,8 +203,9 @@ impl BenchServers {
                 let is_sealed = server == servers::GATEWAY_SEALED;
                 let gateway = if is_sealed { self.sealed.get() } else { self.gateway.get() };
                 let gateway = gateway.context("server not prepared")?;
-                // Wait for the destage of an earlier point, which would use the CPUs during this
-                // one: node and link share them here, but not in practice.
+                // Wait until data of an earlier point is destaged. The destage would use CPU time
+                // during this point, because here node and link share the CPUs with the gateway; in
+                // practice they do not.
                 destage::drained(&gateway.near, DRAIN_LIMIT)?;
                 on(Some(&gateway.near))
             }
@@ -268,7 +270,7 @@ impl BenchServers {
         Ok(Tunnelled { node, login, _tunnel: tunnel })
     }
 
-    /// Makes the key of an encrypted log, and the secret that protects the key.
+    /// Makes the key for an encrypted log, and the secret with which the key is protected.
     fn make_key(&self) -> Result<()> {
         for arguments in [
             &["secret", "log.secret", "--characters", "64"][..],
@@ -325,7 +327,8 @@ impl BenchServers {
         Ok(BenchPassthrough { near, node, _line: line })
     }
 
-    /// Starts a gateway with further settings of its cache. Its files begin with `name`.
+    /// Starts a gateway with further settings of its cache. The names of its files begin with
+    /// `name`.
     fn start_gateway(&self, name: &str, keys: &str) -> Result<BenchGateway> {
         let folder = self.folder.path();
         let settings = format!("listen = [\"127.0.0.1:0\"]\n{}", memory_unit(GATEWAY_BYTES));
@@ -357,7 +360,7 @@ impl BenchServers {
             name,
             &settings,
         )?;
-        // The data of writes stays in DRAM. This writes the region that reads must hit.
+        // Write the region that loads with cache hits read: written data stays in DRAM.
         write_all(&ClientLogin::new(near.portal(), NAME, 0), HIT_BYTES)?;
         let far =
             ClientLogin { portal: line.address(), ..ClientLogin::new(node.portal(), NAME, 0) };
@@ -374,7 +377,7 @@ fn remote(server: &str) -> Option<usize> {
     REMOTES.iter().position(|(name, ..)| *name == server)
 }
 
-/// Returns settings of a target whose volume is in memory.
+/// Returns the settings of a target whose volume is in memory.
 fn memory_unit(bytes: u64) -> String {
     format!(
         "[[target]]\nname = \"{NAME}\"\n[[target.unit]]\nstack = [{{ memory = {{ size = {bytes} }} }}]\n"
@@ -388,7 +391,8 @@ fn fill<T>(cell: &OnceCell<T>, start: impl FnOnce() -> Result<T>) -> Result<()> 
     Ok(())
 }
 
-/// Writes every block once. Otherwise page faults of untouched memory would be measured.
+/// Writes every block once. Otherwise the measurement would include the page faults of memory that
+/// was never used.
 pub fn write_all(login: &ClientLogin, bytes: u64) -> Result<()> {
     let mut session = ClientSession::open(
         login,
@@ -436,7 +440,8 @@ impl ClientWorkload for Once {
     }
 }
 
-/// Durable appends of 4 KiB, one after the other. They wrap around in a file whose blocks exist.
+/// Makes durable appends of 4 KiB, one after the other. They wrap around in a file whose blocks are
+/// allocated.
 struct Appender {
     file: std::fs::File,
     buffer: Vec<u8>,
@@ -454,8 +459,8 @@ impl Appender {
         Ok(Appender { file, buffer: vec![0xa5; 2 * ALIGNMENT] })
     }
 
-    /// Measures on the CPU of servers, where a gateway writes its log: the cost of a disk's
-    /// interrupts differs between CPUs.
+    /// Measures on the CPU that is reserved for servers, since a gateway writes its log there: the
+    /// cost of a disk's interrupts differs between CPUs.
     fn measure(&self, time: Duration) -> Result<BenchPoint> {
         std::thread::scope(|scope| {
             let appends = scope.spawn(|| {

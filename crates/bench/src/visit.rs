@@ -1,4 +1,5 @@
-//! Puts one load on a target that the user has started, for comparisons and for profiling.
+//! `cargo xtask load`: puts one load on a target that the user has started, for comparisons and for
+//! profiling.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -50,7 +51,7 @@ pub struct ExternalTargetLoad {
 }
 
 impl ExternalTargetLoad {
-    /// Measures, and prints a line per round.
+    /// Runs the load, and prints a line for each round.
     pub fn measure(&self) -> Result<()> {
         machine::confine(machine::CLIENT_CPU)?;
         machine::prefer();

@@ -1,5 +1,5 @@
-//! Replays the trace on a file in the folder of the log, to measure the disk alone. A write is a
-//! durable append of 4 KiB, the smallest write of a log; a read is a read of the file.
+//! Replays the trace on a file in the folder of the log, to measure the disk without a gateway. A
+//! write is a durable append of 4 KiB, the smallest write of a log; a read is a read of the file.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,15 +15,16 @@ use workload::{TraceEvent, TraceEvents};
 use crate::emc::replay::BenchTracePace;
 use crate::load::{BenchPoint, histogram};
 
-/// Size of the file. Appends wrap around at its end.
+/// Size of the file in bytes. Appends wrap around at its end.
 const FILE_BYTES: u64 = 64 << 20;
 /// Alignment that O_DIRECT needs for addresses, lengths and offsets.
 const ALIGNMENT: usize = 4096;
-/// The most requests in flight: the mean number of requests that arrive before a pause.
+/// Maximum number of requests in flight: the mean number of requests of the trace between two
+/// pauses.
 const WORKERS: usize = 16;
 
-/// Replays the trace: each request starts when it is due, or as soon as a worker is free. The
-/// workers run on the CPU of servers, on which a gateway writes its log.
+/// Replays the trace. A request starts when it is due, or later when a worker is free. The workers
+/// run on the CPU that is reserved for servers, where a gateway writes its log, too.
 pub fn replay(
     path: &Path,
     trace: TraceEvents,
@@ -53,17 +54,17 @@ pub fn replay(
     Ok((point, said))
 }
 
-/// State that the workers share.
+/// The state that all workers share.
 struct BenchTraceDisk {
     file: File,
     pace: BenchTracePace,
     begun: Instant,
-    /// The remaining requests, and the offset of the last append.
+    /// The remaining requests of the trace, and the offset of the last append.
     left: Mutex<(TraceEvents, u64)>,
 }
 
 impl BenchTraceDisk {
-    /// Executes requests until none remain.
+    /// Executes requests until none remain. Returns their latencies in nanoseconds.
     fn work(&self) -> Result<Histogram<u64>> {
         machine::confine(machine::SERVER_CPU)?;
         let mut buffer = vec![0xa5; 2 * ALIGNMENT];

@@ -1,5 +1,5 @@
-//! Replays a trace on a session. Each request is sent when it is due, independently of earlier
-//! responses, and every read is compared with the data that was written.
+//! Replays a trace on a session. It sends each request when it is due, independently of earlier
+//! responses, and compares every read with the data that was written.
 
 use std::collections::HashMap;
 use std::iter::Peekable;
@@ -27,18 +27,19 @@ pub struct BenchTracePace {
 }
 
 impl BenchTracePace {
-    /// Returns when a request is due whose time in the trace is `at`.
+    /// Returns the time at which a request is due. `begun` is the start of the replay, `at` the
+    /// request's time in the trace.
     pub fn due(self, begun: Instant, at: Duration) -> Instant {
         begun + at.div_f64(self.speed)
     }
 }
 
-/// Blocks of the target (512 bytes) in one block of the trace.
+/// Number of logical blocks of the target (512 bytes) in one block of the trace.
 const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
 
-/// The thread busy-waits for this time before a request is due. An idle processor of a virtual
-/// machine takes about as long to wake up, and this time is not the server's. The processors also
-/// stay warm, for all servers alike.
+/// The thread busy-waits for this time before a request is due. Otherwise the latency would include
+/// the wake-up of an idle processor, which takes about as long in a virtual machine and is not the
+/// server's. The processors stay warm, too, for all servers alike.
 const AWAKE: Duration = Duration::from_micros(150);
 /// A response that takes longer than this is an error.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -52,7 +53,7 @@ pub struct BenchTraceReplay {
     queue: TraceQueue,
     in_flight: HashMap<u64, BenchTraceCommand>,
     number: u64,
-    /// The version of each block that was written.
+    /// The version that was written last to each block.
     versions: HashMap<u32, u64>,
     latency: Histogram<u64>,
     wrong: Option<String>,
@@ -61,13 +62,13 @@ pub struct BenchTraceReplay {
 #[derive(Clone, Copy)]
 struct BenchTraceCommand {
     event: TraceEvent,
-    /// The start of its latency: when it was due, or when the preceding request of the block was
-    /// answered.
+    /// The start of the request's latency: when it was due, or when the preceding request for the
+    /// same block was answered.
     from: Instant,
 }
 
 impl BenchTraceReplay {
-    /// Returns a replay that has not started. With `durable`, writes have FUA.
+    /// Returns a replay of a trace that has not started yet. If `durable` is true, writes have FUA.
     pub fn new(trace: TraceEvents, pace: BenchTracePace, durable: bool) -> BenchTraceReplay {
         BenchTraceReplay {
             events: trace.peekable(),
@@ -86,7 +87,8 @@ impl BenchTraceReplay {
     /// Replays the whole trace. Returns how long it took.
     pub fn run(&mut self, login: &ClientLogin, shape: ClientSessionOptions) -> Result<Duration> {
         let mut session = ClientSession::open(login, shape)?;
-        // Without this, the kernel takes up to 50 us more to wake the thread.
+        // Runs with the smallest timer slack: otherwise the kernel takes up to 50 us more to wake
+        // the thread.
         machine::wake_on_time(|| self.put_all(&mut session))?;
         match self.wrong.take() {
             None => Ok(self.begun.elapsed()),
@@ -107,12 +109,12 @@ impl BenchTraceReplay {
         }
     }
 
-    /// Waits until a response arrives or until the next request is due. `sent` is the time of the
-    /// last attempt to send. Returns true if the socket can be read.
+    /// Waits until a response arrives or the next request is due. `sent` is the time of the last
+    /// attempt to send. Returns true if the socket can be read.
     fn wait(&mut self, session: &ClientSession, sent: Instant) -> Result<bool> {
         let due = self.events.peek().map(|event| self.pace.due(self.begun, event.at));
-        // A request that was already due at `sent` waits for space in the command window, so only a
-        // response can release it.
+        // A request that was already due at `sent` is waiting for space in the command window. Only
+        // a response makes space, so do not wake up for this request.
         let due = due.filter(|due| *due > sent);
         let left = |due: Instant| due.saturating_duration_since(Instant::now());
         let limit = due.map_or(SILENCE, |due| left(due).saturating_sub(AWAKE).min(SILENCE));
@@ -128,7 +130,7 @@ impl BenchTraceReplay {
         Ok(polled[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
     }
 
-    /// Returns the next request that may be sent, and the start of its latency.
+    /// Returns the next request that may be sent, and the time at which its latency starts.
     fn next_event(&mut self, now: Instant) -> Option<(TraceEvent, Instant)> {
         if let Some(event) = self.queue.release() {
             return Some((event, now));
@@ -142,17 +144,18 @@ impl BenchTraceReplay {
         }
     }
 
-    /// The times from when a request was due until its response, nanoseconds.
+    /// Returns the latencies in nanoseconds: from the time when a request was due until its
+    /// response.
     pub fn latency(&self) -> &Histogram<u64> {
         &self.latency
     }
 
-    /// The version of each block that was written.
+    /// Returns the version that was written last to each block.
     pub fn versions(&self) -> &HashMap<u32, u64> {
         &self.versions
     }
 
-    /// Returns the latencies as text.
+    /// Returns quantiles of the latencies as text.
     pub fn said(&self) -> String {
         let quantile = |part| self.latency.value_at_quantile(part) as f64 / 1e6;
         format!(
@@ -221,7 +224,7 @@ fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String
     }
 }
 
-/// Reads every block that was written and compares it with its version.
+/// Reads every block that was written, and compares it with its last version.
 pub fn check_all(login: &ClientLogin, versions: &HashMap<u32, u64>) -> Result<()> {
     let shape =
         ClientSessionOptions { depth: 64, bytes: TraceEvents::BLOCK_BYTES as usize, keep: true };
@@ -288,14 +291,15 @@ mod tests {
             BenchTraceReplay::new(TraceEvents::new(1, 3000), BenchTracePace { speed: 1e6 }, false);
         let later = replay.begun + Duration::from_secs(60);
         let mut payload = vec![0; TraceEvents::BLOCK_BYTES as usize];
-        // No request is answered in this test, so at most one request per block is sent.
+        // Nothing is answered in this test. Each block can therefore have one request in flight,
+        // and the others wait.
         while let ClientSlotAction::Send(..) = replay.next(later, &mut payload) {}
         let waiting = replay.queue.waiting();
         assert!(waiting > 0);
         let blocks: HashSet<u32> = replay.in_flight.values().map(|sent| sent.event.block).collect();
         assert_eq!(blocks.len(), replay.in_flight.len());
         assert_eq!(replay.in_flight.len() + waiting, 3000);
-        // A request that waited is sent when the preceding one of its block is answered, and its
+        // A request that waited is sent when the preceding request for its block is answered. Its
         // latency starts then.
         let mut once = HashSet::new();
         let held = TraceEvents::new(1, 3000).find(|event| !once.insert(event.block)).unwrap();

@@ -47,27 +47,29 @@ enum BadLinkTrial {
     Stopping,
 }
 
-/// The rate of the link in every trial, before it changes.
+/// The rate of the link in Mbit/s. Trial `changing` reduces it for a while.
 const MEGABITS: f64 = 200.0;
-/// The one-way delay of the link in milliseconds, before it changes.
+/// The one-way delay of the link in milliseconds. Trial `changing` increases it for a while.
 const DELAY_MS: f64 = 4.0;
 const CONTROL: &str = "cubic";
-/// The least throughput of a gateway, as a part of the throughput of its peer: a host that uses the
-/// node directly, or a bulk TCP stream.
+/// The minimum throughput of a gateway relative to its peer, which is a host that uses the node
+/// directly, or a bulk TCP stream.
 const PART: f64 = 0.8;
-/// The most memory of a gateway in bytes, in addition to its page cache. Its NVRAM, its buffers and
-/// the program itself are part of it.
+/// The maximum memory of a gateway in bytes, besides its page cache. It covers the NVRAM, the
+/// buffers and the program itself.
 const MEMORY: u64 = 192 << 20;
-/// The size of each log in bytes. It is small, so that writes soon depend on destage.
+/// The size of each log in bytes. With such a small log, the rate of writes soon depends on
+/// destage.
 const LOG_BYTES: u64 = 64 << 20;
 /// The number of gateways that share a link.
 const SHARING: u8 = 8;
-/// The largest allowed ratio between the shares of two gateways.
+/// The maximum ratio between the throughputs of two gateways that share a link.
 const UNEVEN: f64 = 2.0;
-/// The longest time for which a gateway may still read ahead after the host has stopped reading.
+/// The maximum time for which a gateway may continue to read ahead after the host has stopped
+/// reading.
 const STOPPED: Duration = Duration::from_secs(5);
 
-/// Runs the trials and prints their figures. Returns true if everything holds.
+/// Runs the trials and prints their figures. Returns true if all bars hold.
 pub fn bench(options: &BadLinkOptions) -> Result<bool> {
     require_root("bench bad-links")?;
     let program = match &options.program {
@@ -105,12 +107,12 @@ impl BadLinkReport {
         println!("  {what:<58} {:>8.2} MB/s", megabytes(outcome));
     }
 
-    /// Prints a ratio and whether it is at least `least`.
+    /// Prints a ratio, and if it keeps its bar of at least `least`.
     fn at_least(&mut self, what: &str, ratio: f64, least: f64) {
         self.bar(what, ratio, least, ratio >= least, "at least");
     }
 
-    /// Prints a ratio and whether it is at most `most`.
+    /// Prints a ratio, and if it keeps its bar of at most `most`.
     fn at_most(&mut self, what: &str, ratio: f64, most: f64) {
         self.bar(what, ratio, most, ratio <= most, "at most");
     }
@@ -121,7 +123,7 @@ impl BadLinkReport {
         self.holds &= is_held;
     }
 
-    /// Prints the throughput of each gateway, their sum, and the ratio of the largest and the smallest.
+    /// Prints the throughput of each gateway, their sum, and the ratio of the largest to the smallest.
     fn shares(&mut self, what: &str, rates: &[f64], bulk: f64) {
         let sum: f64 = rates.iter().sum();
         let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
@@ -132,7 +134,7 @@ impl BadLinkReport {
         self.at_most("  … the largest share by the smallest", most / least, UNEVEN);
     }
 
-    /// Prints the peak memory of the gateway in MiB, and the estimates of the link in its status.
+    /// Prints the peak memory of a gateway in MiB, and what its status says about the link.
     fn gateway(&mut self, gateway: &FarBenchGateway, dram: u64) -> Result<()> {
         let most = (dram + MEMORY) >> 20;
         self.at_most("memory of the gateway, MiB", peak_memory(gateway)? as f64, most as f64);
@@ -175,7 +177,7 @@ fn writes(site: &FarBenchSite) -> FarLoad {
     FarLoad::write(64 << 10, 32, site.range(WRITTEN_RANGE))
 }
 
-/// The program to measure and the link, which are the same for every trial.
+/// The program and the link, which are the same in every trial.
 struct BadLinkRun<'a> {
     program: &'a Path,
     spec: LinkSpec,
@@ -186,8 +188,8 @@ impl BadLinkRun<'_> {
         FarBenchSite::start(wan, self.program, far)
     }
 
-    /// Runs one load through five phases: as usual, with a tenth of the rate, as usual, with ten
-    /// times the delay, as usual.
+    /// Runs one load through five phases: normal link, a tenth of the rate, normal link, ten times
+    /// the delay, normal link.
     fn changing(&self, report: &mut BadLinkReport) -> Result<()> {
         let seconds = Duration::from_secs;
         let phases = [
@@ -264,8 +266,8 @@ impl BadLinkRun<'_> {
         let far = FarNodeSpec::new(CONTROL, self.spec.bytes_in(warm_up + time));
         let site = self.site(&wan, FarNodeSpec { is_late: true, ..far })?;
         report.title("A node that answers one request of a hundred a second late");
-        // Measure the direct writes first: the node refuses writes of other hosts while a gateway
-        // holds its claim.
+        // Measure the direct writes before a gateway starts: while a gateway holds its claim, the
+        // node refuses writes of other hosts.
         let direct_writes = writes(&site).measure(site.direct(), CONTROL, warm_up, time)?;
         let gateway = site.gateway(LOG_BYTES)?;
         let loads = [
@@ -285,7 +287,8 @@ impl BadLinkRun<'_> {
         }
         let outcome = drained(&site, &gateway)?;
         report.rate("writes of 64 KiB, depth 32, direct", &direct_writes);
-        // No bar: a flush has to wait for all writes of its round, so each round takes a second longer.
+        // The drain has no bar: a flush must wait for all writes of its round, and late ones add a second to each
+        // round.
         report.rate("drain", &outcome);
         report.gateway(&gateway, site.dram_bytes())?;
         gateway.stop()
@@ -355,7 +358,7 @@ impl BadLinkRun<'_> {
     }
 }
 
-/// Runs a load at several gateways at once.
+/// Runs the same load at several gateways concurrently.
 fn together(
     load: &FarLoad,
     logins: Vec<ClientLogin>,
@@ -375,7 +378,7 @@ fn together(
     })
 }
 
-/// Writes three quarters of the log while destage is held, then drains it.
+/// Pauses destage, writes three quarters of the log, and drains it.
 fn drained(site: &FarBenchSite, gateway: &FarBenchGateway) -> Result<FarLoadResult> {
     gateway.hold(true)?;
     load::write(gateway.login(), site.range(WRITTEN_RANGE).start, LOG_BYTES * 3 / 4)?;

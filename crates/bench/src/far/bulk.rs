@@ -1,4 +1,5 @@
-//! The bulk TCP stream: one connection that always has data to send. It shows what TCP gets out of the link.
+//! The bulk TCP stream: a TCP connection whose sender always has data. Its throughput shows how much TCP can send over
+//! the link.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,9 +16,9 @@ use crate::load::histogram;
 /// The direction of the data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BulkStreamDirection {
-    /// To the far end, like the data of writes.
+    /// From the near end to the far end, like the data of writes.
     Forth,
-    /// From the far end, like the data of reads.
+    /// From the far end to the near end, like the data of reads.
     Back,
 }
 
@@ -31,7 +32,7 @@ impl BulkStreamDirection {
     }
 }
 
-/// Measures the throughput over `time`, after [`WARM_UP`]. The addresses of the ends come from `wan`.
+/// Measures the throughput for `time`, after [`WARM_UP`]. `wan` has the addresses of the ends.
 pub fn measure(
     wan: &BenchWan,
     direction: BulkStreamDirection,
@@ -41,7 +42,7 @@ pub fn measure(
     stream(wan, direction, control, send, |socket| receive(socket, time))
 }
 
-/// Measures how fast a new connection carries `bytes`, from its first packet on. TCP's slow start is part of the time.
+/// Measures how fast a new connection carries `bytes`, from its first packet on. This time includes TCP's slow start.
 pub fn measure_from_start(
     wan: &BenchWan,
     direction: BulkStreamDirection,
@@ -53,7 +54,8 @@ pub fn measure_from_start(
     stream(wan, direction, control, send, |socket| receive_bytes(socket, bytes, begun))
 }
 
-/// Connects the ends of the link, and runs `send` at one end and `receive` at the other.
+/// Connects the two ends of the link. Runs `send` at one end and `receive` at the other, depending
+/// on the direction.
 fn stream(
     wan: &BenchWan,
     direction: BulkStreamDirection,
@@ -89,7 +91,7 @@ fn send(mut socket: TcpStream) {
     while socket.write_all(&block).is_ok() {}
 }
 
-/// Sends this many bytes, unless the receiver closes the connection before.
+/// Sends `bytes` bytes, or fewer if the receiver closes the connection before.
 fn send_bytes(mut socket: TcpStream, bytes: u64) {
     let block = vec![0x5a; 256 << 10];
     let mut left = bytes;

@@ -14,34 +14,33 @@ use crate::far::LINK;
 use crate::far::wan::{BenchWanEnd, at};
 use crate::load::histogram;
 
-/// The result of a load.
 #[derive(Debug)]
 pub struct FarLoadResult {
-    /// Bytes of data of all commands that were answered.
+    /// Bytes of data of all answered commands.
     pub bytes: u64,
     /// The length of the measurement.
     pub time: Duration,
-    /// Latencies of the commands in nanoseconds. The bulk TCP stream records none.
+    /// Latencies of the commands in nanoseconds. Empty for the bulk TCP stream.
     pub latency: Histogram<u64>,
 }
 
 /// The order of the addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FarAddressOrder {
-    /// Ascending addresses, without gaps.
+    /// Ascending addresses without gaps.
     Sequential,
-    /// Each address once, in an order that no stream detector mistakes for sequential.
+    /// Each address once, in an order that a gateway does not mistake for sequential reading.
     Scattered,
 }
 
-/// A load: commands of one kind and size, in one range of the volume.
+/// A load: commands of one kind and size, in one range of a volume.
 #[derive(Clone, Debug)]
 pub struct FarLoad {
     write: bool,
     order: FarAddressOrder,
     bytes: u32,
     depth: usize,
-    /// With FUA, each write is stable when it is acknowledged.
+    /// True if each write is stable when it is acknowledged (FUA).
     fua: bool,
     /// The byte range of the volume that the load uses. Its length is a power of two.
     range: Range<u64>,
@@ -58,12 +57,13 @@ impl FarLoad {
         FarLoad { write: true, order: FarAddressOrder::Sequential, bytes, depth, fua: false, range }
     }
 
-    /// Makes each write stable when it is acknowledged (FUA).
+    /// Returns the same load, with writes that are stable when they are acknowledged (FUA).
     pub fn with_fua(self) -> FarLoad {
         FarLoad { fua: true, ..self }
     }
 
-    /// Logs in from the near end, runs the load for `warm_up`, then measures it for `time`.
+    /// Logs in from the near end and runs the load: for `warm_up` without and then for `time` with
+    /// measuring.
     pub fn measure(
         &self,
         login: ClientLogin,
@@ -75,8 +75,8 @@ impl FarLoad {
         Ok(outcomes.remove(0))
     }
 
-    /// Logs in from the near end and runs the load through several phases in one session. Calls `begin` with the number
-    /// of the phase at the beginning of each. Each phase has a warm-up, and then it is measured.
+    /// Logs in from the near end and runs the load through several phases in one session. Each phase is a warm-up and a
+    /// measurement. At the start of each, calls `begin` with the phase's number.
     pub fn measure_phases(
         &self,
         login: ClientLogin,
@@ -112,12 +112,12 @@ impl FarLoad {
     }
 }
 
-/// Writes `bytes` once, from `first` on, as a host at the near end.
+/// Writes `bytes` bytes once, beginning at byte `first`, as a host at the near end.
 pub fn write(login: ClientLogin, first: u64, bytes: u64) -> Result<()> {
     at(LINK, BenchWanEnd::Near, || fill(&login, first, bytes))
 }
 
-/// Writes `bytes` once, from `first` on, in the network namespace of the caller.
+/// Writes `bytes` bytes once, beginning at byte `first`, in the network namespace of the caller.
 pub fn fill(login: &ClientLogin, first: u64, bytes: u64) -> Result<()> {
     let load = FarLoad::write(64 << 10, 8, first..first + bytes);
     let mut session = ClientSession::open(
@@ -164,7 +164,7 @@ impl FarLoadCommands {
         }
     }
 
-    /// Sets the end of the load to `time` from now and resets the counts.
+    /// Sets the end of the load to `time` from now, and resets the counts.
     fn until(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
         self.answered = 0;
@@ -189,8 +189,8 @@ impl ClientWorkload for FarLoadCommands {
         }
         let place = match self.load.order {
             FarAddressOrder::Sequential => self.sent % self.places,
-            // The number of addresses is a power of two and the stride is odd, so each address
-            // occurs once.
+            // Each address occurs once, since the number of addresses is a power of two and the
+            // stride is odd.
             FarAddressOrder::Scattered => self.sent.wrapping_mul(STRIDE) % self.places,
         };
         self.sent += 1;
@@ -214,6 +214,6 @@ impl ClientWorkload for FarLoadCommands {
     }
 }
 
-/// The stride of [`FarAddressOrder::Scattered`]: 2^15 divided by the golden ratio, so that
-/// neighbours are read far apart in time.
+/// The stride of [`FarAddressOrder::Scattered`]: 2^15 divided by the golden ratio. With it,
+/// neighbouring addresses are read far apart in time.
 const STRIDE: u64 = 20_249;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::far::load::FarLoadResult;
 use crate::far::wan::{BenchWan, LinkSpec};
 
-/// The result of one point in one round.
+/// The measured values of one point in one round.
 #[derive(Clone, Debug)]
 pub struct FarPoint {
     name: String,
@@ -19,21 +19,23 @@ pub struct FarPoint {
     p50: Option<f64>,
     /// The 99th percentile of the latency in milliseconds.
     p99: Option<f64>,
-    /// Packets dropped at the full queue of the link, per MiB that the link delivered.
+    /// Number of packets dropped at the full queue of the link, per MiB that the link delivered.
     drops: f64,
     /// CPU time of each process in milliseconds, per MiB that the link delivered.
     cpu: Vec<(&'static str, f64)>,
 }
 
 impl FarPoint {
-    /// Makes a point for a load that ran concurrently with another point. It has a throughput only.
+    /// Makes a point for a load that ran at the same time as another, measured point. Only the
+    /// throughput is known.
     pub fn beside(name: &str, outcome: &FarLoadResult) -> FarPoint {
         let rate = outcome.bytes as f64 / outcome.time.as_secs_f64();
         FarPoint { name: name.to_owned(), rate, p50: None, p99: None, drops: 0.0, cpu: Vec::new() }
     }
 }
 
-/// Runs `measure` and records the emulator's counts and the CPU time of `processes` around it.
+/// Runs `measure`. Before and after it, reads the counters of the link emulator and the CPU time of
+/// `processes`.
 pub fn measure(
     wan: &BenchWan,
     name: &str,
@@ -71,7 +73,8 @@ pub struct FarFigures {
     link: String,
     control: String,
     programs: Vec<(String, Vec<Vec<FarPoint>>)>,
-    /// The points of the current round, by program. [`FarFigures::keep`] or [`FarFigures::forget`] ends the round.
+    /// The points of the current round, for each program. [`FarFigures::keep`] or [`FarFigures::forget`] ends the
+    /// round.
     pending: Vec<(String, Vec<FarPoint>)>,
     tainted: Vec<String>,
 }
@@ -88,7 +91,7 @@ impl FarFigures {
         }
     }
 
-    /// Adds the points of a program to the current round.
+    /// Adds points of a program to the current round.
     pub fn take(&mut self, program: &str, points: Vec<FarPoint>) {
         self.pending.push((program.to_owned(), points));
     }
@@ -98,7 +101,8 @@ impl FarFigures {
         self.pending.clear();
     }
 
-    /// Ends the current round and keeps its points. `tainted` is the reason why they may be wrong.
+    /// Ends the current round and keeps its points. `tainted` is the reason why they may be wrong,
+    /// if there is one.
     pub fn keep(&mut self, tainted: Option<String>) {
         self.tainted.extend(tainted);
         for (name, points) in self.pending.drain(..) {
@@ -202,7 +206,8 @@ impl FarFigures {
     }
 }
 
-/// The indexes of the points with which a point is compared.
+/// The indexes of the points with which a gateway's point is compared: the bulk TCP stream, and a
+/// host that uses the node directly.
 struct Peers {
     bulk: Option<usize>,
     direct: Option<usize>,

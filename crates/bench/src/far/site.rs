@@ -17,39 +17,39 @@ use crate::far::load::{self, FarLoadResult};
 use crate::far::wan::{BenchWan, BenchWanEnd, at};
 use crate::load::histogram;
 
-/// The number of the range that loads write to.
+/// Index of the range of the volume that loads write to.
 pub const WRITTEN_RANGE: u64 = 3;
 const RANGES: u64 = 4;
 const LEAST_RANGE_BYTES: u64 = 128 << 20;
 const NAME: &str = "iqn.2026-11.forebay.bench:far";
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
-/// The properties of a node at the far end.
+/// The settings of the node in which measurements differ.
 #[derive(Clone, Copy, Debug)]
 pub struct FarNodeSpec<'a> {
     /// The TCP congestion control of the node and of the gateways.
     pub control: &'a str,
-    /// The most bytes that one load reads or writes. Its range is larger than that.
+    /// Maximum number of bytes that one load reads or writes. Its range is larger than this.
     pub most: u64,
-    /// The number of logical units, all of one size.
+    /// The number of logical units of the node. All have the same size.
     pub units: u8,
     /// True if the node has a cache whose writes are stable with the next flush.
     pub has_epochs: bool,
-    /// True if the volume answers one of a hundred calls a second late.
+    /// True if the volume executes one of a hundred calls a second late.
     pub is_late: bool,
 }
 
 impl<'a> FarNodeSpec<'a> {
-    /// Describes a node with one unit in memory.
+    /// Describes a node that has one unit and keeps it in memory.
     pub fn new(control: &'a str, most: u64) -> FarNodeSpec<'a> {
         FarNodeSpec { control, most, units: 1, has_epochs: false, is_late: false }
     }
 }
 
-/// The node, and the folder of its and the gateways' files.
+/// A running node, and the folder for the files of node and gateways.
 pub struct FarBenchSite {
     folder: tempfile::TempDir,
-    /// The folder in memory with the log of a node that has epochs.
+    /// A folder in memory for the node's log, if the node has epochs.
     _memory: tempfile::TempDir,
     near_program: PathBuf,
     node: ServeProcess,
@@ -73,8 +73,8 @@ impl FarBenchSite {
             false => "",
         };
         let cache = match has_epochs {
-            // The log holds all data that one load writes, so that the node's own destage does not
-            // slow the load down.
+            // Make the node's log large enough for all data that one load writes. Otherwise the
+            // node's own destage would slow the load down.
             true => format!(
                 ", {{ cache = {{ log = \"{}\", log_size = {}, dram = {}, report = \"at-flush\", epoch_too_large = \"split\" }} }}",
                 memory.path().join("node.log").display(),
@@ -123,15 +123,15 @@ impl FarBenchSite {
         ClientLogin::new(self.node.portal(), NAME, 0)
     }
 
-    /// Returns the byte range with this number. Each load has its own range, so that no cache holds
+    /// Returns the byte range with this index. Each load uses another range, so that no cache has
     /// its data.
     pub fn range(&self, number: u64) -> Range<u64> {
         let start = number * self.range_bytes;
         start..start + self.range_bytes
     }
 
-    /// Returns the size of the page cache of a gateway in bytes. It is smaller than a range,
-    /// therefore a load always reads a part of its range from the node.
+    /// Returns the size of a gateway's page cache in bytes. It is smaller than a range, so a load
+    /// always reads a part of its range from the node.
     pub fn dram_bytes(&self) -> u64 {
         self.range_bytes / 4 * 3
     }
@@ -171,7 +171,7 @@ impl FarBenchSite {
     }
 }
 
-/// A gateway with a cache in front of the node's volume.
+/// A running gateway with a cache for the node's volume.
 pub struct FarBenchGateway {
     node: ServeProcess,
 }
@@ -197,25 +197,27 @@ impl FarBenchGateway {
         Ok(layer_figures(&self.node.status()?, "cache")?.clone())
     }
 
-    /// Returns the gateway and the node with their process ids, for the CPU time of a point.
+    /// Returns the process ids of gateway and node with their names. A point records their CPU
+    /// time.
     pub fn processes(&self, site: &FarBenchSite) -> [(&'static str, u32); 2] {
         [("gateway", self.node.id()), ("node", site.node())]
     }
 
-    /// Pauses destage, or resumes it.
+    /// Pauses destage if `is_held` is true, otherwise resumes it.
     pub fn hold(&self, is_held: bool) -> Result<()> {
         let command = if is_held { "pause" } else { "resume" };
         self.ask(&["gateway", command, NAME])
     }
 
-    /// Drains the log. Returns the dirty bytes before it and the time that the drain took.
+    /// Drains the log. Returns the number of dirty bytes before the drain, and how long it took.
     pub fn drain(&self) -> Result<FarLoadResult> {
         let (before, begun) = (Destage::of(&self.node)?, Instant::now());
         self.ask(&["gateway", "drain", NAME])?;
         Ok(FarLoadResult { bytes: before.dirty, time: begun.elapsed(), latency: histogram() })
     }
 
-    /// Drains the log and stops the gateway. That releases the claim, so the next gateway can start with a new log.
+    /// Drains the log and stops the gateway. A drained gateway releases its claim when it stops, so the next gateway
+    /// can start with a new log.
     pub fn stop(self) -> Result<()> {
         self.ask(&["gateway", "drain", NAME])?;
         self.node.stop()?;
@@ -230,7 +232,7 @@ impl FarBenchGateway {
     }
 }
 
-/// Writes a script that runs `program` in the network namespace of an end.
+/// Writes a script that runs `program` in the network namespace of an end of the link.
 pub fn script(folder: &Path, wan: &BenchWan, end: BenchWanEnd, program: &Path) -> Result<PathBuf> {
     let name = wan.namespace(end);
     let path = folder.join(format!("at-{name}"));

@@ -15,20 +15,20 @@ use serde_json::Value;
 
 use rustix::process::Signal;
 
-/// The properties of a link. They hold in both directions.
+/// The properties of a link. Both directions have the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
     megabits: f64,
     /// The one-way delay in milliseconds.
     delay: f64,
-    /// The length of the queue as a fraction of bandwidth × round trip.
+    /// The length of the queue as a fraction of bandwidth times round trip time.
     queue: f64,
     /// The random packet loss in percent.
     loss: f64,
 }
 
 impl LinkSpec {
-    /// Returns the links that are measured if the command line names none.
+    /// Returns the links that are measured if the user names none.
     pub fn usual() -> Vec<LinkSpec> {
         let spec = |delay, queue| LinkSpec { megabits: 200.0, delay, queue, loss: 0.0 };
         [4.0, 20.0, 40.0]
@@ -37,8 +37,8 @@ impl LinkSpec {
             .collect()
     }
 
-    /// Returns a link of this rate in Mbit/s and one-way delay in milliseconds, with a queue of one
-    /// bandwidth × round trip.
+    /// Returns a link with this rate in Mbit/s and one-way delay in milliseconds. The queue holds
+    /// bandwidth times round trip time.
     pub fn new(megabits: f64, delay: f64) -> LinkSpec {
         LinkSpec { megabits, delay, queue: 1.0, loss: 0.0 }
     }
@@ -58,7 +58,7 @@ impl LinkSpec {
         (self.megabits * 1e6 / 8.0 * time.as_secs_f64()) as u64
     }
 
-    /// Returns the length of the queue in bytes: at least ten packets.
+    /// Returns the length of the queue in bytes. It holds at least ten packets.
     fn queue_bytes(&self) -> u64 {
         let held = self.megabits * 1e6 / 8.0 * 2.0 * self.delay / 1e3;
         (held * self.queue).max(15_000.0) as u64
@@ -94,18 +94,18 @@ impl std::fmt::Display for LinkSpec {
 /// An end of the link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BenchWanEnd {
-    /// The end with the hosts and the gateways.
+    /// The end at which hosts and gateways run.
     Near,
-    /// The end with the node.
+    /// The end at which the node runs.
     Far,
 }
 
-/// Counters of the emulator since the link was made.
+/// Counters of the link emulator since the link was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BenchWanTraffic {
-    /// Bytes of delivered packets, both directions together.
+    /// Bytes of delivered packets, in both directions together.
     pub bytes: u64,
-    /// Packets that were dropped because the queue was full, both directions together.
+    /// Number of packets that were dropped because the queue was full, in both directions together.
     pub dropped: u64,
 }
 
@@ -118,12 +118,12 @@ pub struct BenchWan {
 }
 
 impl BenchWan {
-    /// Starts `forebay lab wan run`, which makes the link and a network namespace at each end.
+    /// Starts `forebay lab wan run`. It makes the link and a network namespace at each end.
     pub fn start(program: &Path, name: &str, spec: &LinkSpec) -> Result<BenchWan> {
         BenchWan::start_with(program, name, spec, &[])
     }
 
-    /// Starts a link with further settings, such as `--reorder 1%`.
+    /// Starts a link with further options of `forebay lab wan run`, such as `--reorder 1%`.
     pub fn start_with(
         program: &Path,
         name: &str,
@@ -138,7 +138,8 @@ impl BenchWan {
         command.args(["--loss", &format!("{}%", spec.loss)]).args(settings);
         command.stdin(Stdio::null());
         let (role, events) = ("forebay lab wan run", Path::new("/dev/null"));
-        // If this process is interrupted, SIGTERM makes the emulator remove the namespaces, too.
+        // The emulator gets SIGTERM if this process is interrupted. It then removes the namespaces,
+        // too.
         let mut process = LoggedProgram::start(role, &mut command, events, Signal::TERM)?;
         let ready = process.line(WaitLimit::of(node::READY_LIMIT))?;
         let words: Vec<&str> = ready.split_whitespace().collect();
@@ -150,8 +151,8 @@ impl BenchWan {
             BenchWan { process, program: program.to_owned(), name: name.to_owned(), addresses };
         for end in [BenchWanEnd::Near, BenchWanEnd::Far] {
             wan.at(end, || {
-                // Each connection must measure the link itself: the kernel must not reuse the
-                // metrics of an earlier one.
+                // Each connection must measure the link by itself. With this setting the kernel
+                // does not store the metrics of earlier connections.
                 fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")
                     .context("tcp_no_metrics_save")
             })?;
@@ -169,12 +170,12 @@ impl BenchWan {
         namespace(&self.name, end)
     }
 
-    /// Runs `work` in the network namespace of an end; see [`at`].
+    /// Runs `work` in the network namespace of an end of this link; see the function [`at`].
     fn at<T: Send>(&self, end: BenchWanEnd, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         at(&self.name, end, work)
     }
 
-    /// Reads the emulator's counts.
+    /// Reads the counters of the link emulator.
     pub fn traffic(&self) -> Result<BenchWanTraffic> {
         let status = self.status()?;
         let mut traffic = BenchWanTraffic::default();
@@ -187,15 +188,16 @@ impl BenchWan {
         Ok(traffic)
     }
 
-    /// Returns why the emulator regards its measurements as tainted, for example because it woke up
-    /// late, or `None`.
+    /// Returns the reason why the emulator's measurements may be wrong, for example that it woke up
+    /// late; `None` if there is none.
     pub fn tainted(&self) -> Result<Option<String>> {
         let status = self.status()?;
         let reasons = status["report"]["tainted"].as_array().context("no tainted")?;
         Ok((!reasons.is_empty()).then(|| format!("the emulator: {}", Value::from(reasons.clone()))))
     }
 
-    /// Changes settings of the running link, such as `--delay 40ms`.
+    /// Changes settings of the running link with the options of `forebay lab wan`, such as `--delay
+    /// 40ms`.
     pub fn change(&self, settings: &[&str]) -> Result<()> {
         self.ask(&[&["change"], settings].concat()).map(|_| ())
     }
@@ -204,7 +206,7 @@ impl BenchWan {
         Ok(serde_json::from_str(&self.ask(&["status", "--json"])?)?)
     }
 
-    /// Runs a command of `forebay lab wan` on this link. Returns its output.
+    /// Runs a command of `forebay lab wan` for this link. Returns its output.
     fn ask(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
         command.args(["lab", "wan"]).args(arguments).args(["--name", &self.name]);
@@ -227,8 +229,9 @@ fn namespace(link: &str, end: BenchWanEnd) -> String {
     format!("{link}-{}", if end == BenchWanEnd::Near { "near" } else { "far" })
 }
 
-/// Runs `work` in the network namespace of an end. `work` runs in its own thread, so that the
-/// namespace of the caller does not change. Sockets that `work` opens stay in that namespace.
+/// Runs `work` in the network namespace of an end of the link. It runs in another thread, so that
+/// the caller's namespace does not change. Sockets that `work` opens stay in the namespace of the
+/// end.
 pub fn at<T: Send>(
     link: &str,
     end: BenchWanEnd,

@@ -1,4 +1,5 @@
-//! Measures how the time of PostMark on an attached volume divides among the layers: each of three runs has one more.
+//! Measures how the time of PostMark on an attached volume divides among the layers. There are three runs; each has one
+//! more layer than the one before.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,26 +15,27 @@ use rig::table::table;
 
 use super::{BenchPostmarkAckMode, DRAIN_LIMIT, NAME, SMALL, gateway, run_in};
 
-/// The size of the volume: room for 100 files of at most 10 kB and for the journal of ext4.
+/// The size of the volume in bytes: space for 100 files of at most 10 kB and for the journal of
+/// ext4.
 const BYTES: u64 = 256 << 20;
 
-/// The time limit of losetup, mkfs.ext4 and mount, which take milliseconds here.
+/// Time limit of losetup, mkfs.ext4 and mount, which take milliseconds here.
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
-/// The mount options of all runs, with and without `forebay attach`.
+/// The mount options of all three runs.
 pub const MOUNT_OPTIONS: &str = "sync,dirsync,noinit_itable";
 
-/// The number of rounds. Each round measures all three stacks.
+/// The number of rounds. Each round measures all three stacks once.
 const ROUNDS: usize = 5;
 
-/// The layers below ext4.
+/// The stack of layers below ext4.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Layers {
-    /// A loop device on a file in memory, without Forebay.
+    /// A loop device on a file in memory; no program of Forebay.
     Loop,
-    /// A loop device, FUSE, a session and a node whose volume is in memory.
+    /// A loop device, FUSE, a session, and a node whose volume is in memory.
     Node,
-    /// The layers of `Node`, with a gateway and a second session before the node.
+    /// The layers of `Node`, and in front of the node a gateway and a second session.
     Gateway,
 }
 
@@ -49,17 +51,17 @@ impl Layers {
     }
 }
 
-/// The time of one run.
+/// The run time of PostMark in one run, and the CPU time of each process of Forebay.
 #[derive(Clone, Copy, Debug, Default)]
 struct PostmarkLayerTimes {
     wall: Duration,
-    /// CPU time of `forebay attach`, of the gateway and of the node.
+    /// CPU time of `forebay attach`; the next two fields are those of gateway and node.
     attach: Duration,
     gateway: Duration,
     node: Duration,
 }
 
-/// Measures the three stacks in interleaved rounds. Returns a table of medians.
+/// Measures the three stacks once in each round. Returns a table of medians.
 pub fn measure(program: &Path, folder: &Path) -> Result<String> {
     let mut taken = vec![Vec::new(); ALL.len()];
     for _ in 0..ROUNDS {

@@ -1,4 +1,5 @@
-//! The server: connections that answer requests, and the threads that serve them.
+//! The server of the bare TCP program: connections that answer requests, and the threads that serve
+//! them.
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,14 +11,14 @@ use rustix::event::epoll;
 
 use super::greeting::{Greeting, buffer_bytes};
 
-/// Blocks in memory begin at multiples of this. A read may exceed its block by the length of a
-/// header.
+/// Alignment of blocks in memory. A response is longer than its block by a header, so it also sends
+/// some bytes of the next block.
 const PAGE: usize = 4096;
-/// The most responses of one system call.
+/// Maximum number of responses in one system call.
 const MOST_AT_ONCE: usize = 64;
 
-/// Prints the address of the server, then serves until the process is killed: with one thread for
-/// all connections if `together`, otherwise with one for each.
+/// Prints the address of the server, then serves until the process is killed. If `together` is
+/// true, one thread serves all connections, otherwise one thread each.
 pub fn serve(together: bool) -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?);
@@ -63,13 +64,13 @@ fn serve_together(listener: &TcpListener) -> Result<()> {
     }
 }
 
-/// A connection at the server.
+/// The server's end of a connection.
 struct Answering {
     socket: TcpStream,
     sizes: Greeting,
     buffer: Vec<u8>,
     answers: Vec<u8>,
-    /// The number of bytes received of the request that is not complete.
+    /// The number of bytes received so far of an incomplete request.
     received: usize,
     /// The offset in `answers` to which the payload of the current request is copied.
     place: usize,
@@ -87,7 +88,7 @@ impl Answering {
         Ok(Answering { socket, sizes, buffer, answers, received: 0, place: 0, random: 1 })
     }
 
-    /// Receives once, and answers the requests that are complete. Returns false at the end of the
+    /// Receives once, and answers all complete requests. Returns false if the client has closed the
     /// connection.
     fn turn(&mut self) -> Result<bool> {
         let count = match self.socket.read(&mut self.buffer)? {
@@ -115,12 +116,13 @@ impl Answering {
         Ok(true)
     }
 
-    /// Returns true if the load consists of writes whose payload is copied to memory.
+    /// Returns true if the requests are writes, whose payload is copied to memory.
     fn writes(&self) -> bool {
         self.sizes.memory > 0 && self.sizes.request > self.sizes.response
     }
 
-    /// Copies the payload in the last `count` received bytes to memory. A request may be split between two reads.
+    /// Copies the payload among the last `count` received bytes to memory. A request may be split between two reads of
+    /// the socket.
     fn keep_payload(&mut self, count: usize) {
         let (header, pages) = (self.sizes.response, self.sizes.memory / PAGE - 1);
         let (mut from, mut at) = (0, self.received);

@@ -1,4 +1,4 @@
-//! The client: a connection with requests in flight.
+//! The client of the bare TCP program: a connection with requests in flight.
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
@@ -12,14 +12,14 @@ use rawclient::wire::{ClientReceiveBuffer, ClientSendQueue};
 use super::greeting::{Greeting, buffer_bytes};
 use crate::load::BenchLoad;
 
-/// The deadline of a run, and its latencies.
+/// The end of a run, and the latencies measured so far.
 pub struct RawTcpMeasurement {
     pub deadline: Instant,
-    /// Time from sending a request to its response, nanoseconds.
+    /// Latency histogram in nanoseconds: from sending a request to its response.
     pub latency: Histogram<u64>,
 }
 
-/// A connection that keeps `depth` requests in flight.
+/// The client's end of a connection. It keeps `depth` requests in flight.
 pub struct RawTcpClient {
     socket: TcpStream,
     depth: usize,
@@ -28,9 +28,10 @@ pub struct RawTcpClient {
     requests: Vec<u8>,
     output: ClientSendQueue,
     input: ClientReceiveBuffer,
-    /// When the requests in flight were sent, oldest first. Responses arrive in the same order.
+    /// The times at which the requests in flight were sent, oldest first. Responses arrive in the
+    /// same order.
     sent: VecDeque<Instant>,
-    /// Received bytes of an incomplete response.
+    /// Number of bytes received so far of an incomplete response.
     part: usize,
 }
 

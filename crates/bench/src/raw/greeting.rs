@@ -1,4 +1,5 @@
-//! The first bytes of a connection: the client sends the sizes that both ends use.
+//! The first bytes of a connection of the bare TCP program: the client sends the sizes that both
+//! ends use.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,26 +9,26 @@ use anyhow::Result;
 /// The byte that the server sends when it is ready for requests.
 const READY: u8 = 1;
 
-/// Returns the size of a receive buffer in bytes. It equals that of the target for small commands,
-/// and is larger for large ones.
+/// Returns the size of a receive buffer in bytes. For small commands it equals the target's buffer,
+/// for large commands it is larger.
 pub fn buffer_bytes(largest: usize) -> usize {
     if largest > 16384 { 256 << 10 } else { 64 << 10 }
 }
 
-/// The first message of a connection: the sizes that both ends use, in bytes.
+/// The first message of a connection: sizes in bytes that both ends use.
 #[derive(Clone, Copy)]
 pub struct Greeting {
-    /// Size of a request.
+    /// Size of each request.
     pub request: usize,
-    /// Size of a response.
+    /// Size of each response.
     pub response: usize,
-    /// Size of the memory from which the connection is answered. 0 means the same few bytes for
-    /// each response.
+    /// Size of the memory from which the server answers the connection. 0: it sends the same few
+    /// bytes in each response.
     pub memory: usize,
 }
 
 impl Greeting {
-    /// Sends the sizes, and waits until the server is ready.
+    /// Sends the sizes to the server, and waits until the server is ready.
     pub fn say(self, socket: &mut TcpStream) -> Result<()> {
         for size in [self.request, self.response, self.memory] {
             socket.write_all(&u32::try_from(size)?.to_be_bytes())?;
@@ -45,8 +46,8 @@ impl Greeting {
         Ok(Greeting { request: size()?, response: size()?, memory: size()? })
     }
 
-    /// Sends that the server is ready. It has allocated its memory by then, so the allocation is
-    /// not measured.
+    /// Sends that the server is ready. The server has allocated its memory by then, so the
+    /// allocation is not measured.
     pub fn answer(socket: &mut TcpStream) -> Result<()> {
         Ok(socket.write_all(&[READY])?)
     }
