@@ -1,5 +1,5 @@
-//! Additional header segments of a command with false lengths and types. A segment that is accepted is parsed
-//! to the same value when it is encoded and sent again.
+//! Parses additional header segments of a command, with false lengths and types. If a segment is accepted, its encoding
+//! must parse to the same value.
 #![no_main]
 
 use bytes::Bytes;
@@ -10,14 +10,15 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|input: &[u8]| {
     let mut choices = Choices::new(input);
     let mut bhs = [0; 48];
-    // Mostly a command, since only commands may have additional header segments.
+    // Choose a SCSI command most of the time, since only commands may have additional header
+    // segments.
     bhs[0] = if choices.byte() == 0xff { choices.byte() } else { 0x01 };
     bhs[1] = choices.byte();
     bhs[20..24].copy_from_slice(&choices.word().to_be_bytes());
     bhs[32..].iter_mut().for_each(|byte| *byte = choices.byte());
     let mut ahs = Vec::new();
     while !choices.is_empty() && ahs.len() < 1016 {
-        // The length is right, off by a few, or random.
+        // The length field is right, off by a few bytes, or random.
         let length = choices.byte() & 0x3f;
         let near = choices.number_near(u32::from(length)) as u16;
         ahs.extend(near.to_be_bytes());

@@ -1,5 +1,4 @@
-//! A CDB of a hostile initiator. A CDB that is accepted has one meaning: its encoding parses to the same
-//! command.
+//! Parses a CDB of a hostile initiator. If a CDB is accepted, its encoding must parse to the same command.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,5 @@
-//! Lists of coherence token requests and answers. An accepted list is the same after it is written and read
-//! again. Whatever the lists contain, the state machines stay consistent: at most one gateway may write a
-//! range.
+//! Parses lists of coherence token requests and answers. An accepted list must be the same after it is written and read
+//! again. Whatever the lists contain, the state machines must stay consistent: at most one gateway may write a range.
 #![no_main]
 
 use fuzz::Choices;
@@ -52,7 +51,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Sets the right length and checksum (docs/protocols.md).
+/// Corrects the length and the checksum of a message (docs/protocols.md).
 fn seal(bytes: &mut Vec<u8>) {
     if bytes.len() < 20 {
         return;

@@ -1,5 +1,5 @@
-//! A compressed byte stream of a hostile peer. The length of the unpacked data is bounded by that of the
-//! input, and data that we pack ourselves is unpacked unchanged.
+//! Unpacks a compressed byte stream of a hostile peer. The length of the input must bound the length of the unpacked
+//! data, and data that we pack ourselves must be unpacked unchanged.
 #![no_main]
 
 use bytes::{BufMut, BytesMut};
@@ -32,7 +32,7 @@ fn hostile(method: Compression, stream: &[u8], step: usize) {
         }
         assert!(waiting.len() < HEAD + 65_536, "complete frames are unpacked");
     }
-    // Each frame has a header, and a content of at most 64 KiB.
+    // Each frame has a header, and unpacks to at most 64 KiB.
     assert!(total <= stream.len() / HEAD * 65_536 + stream.len());
 }
 

@@ -1,5 +1,5 @@
-//! Text keys. Keys that are accepted are the same after they are encoded and parsed again, and in full
-//! feature phase no key does harm.
+//! Parses text keys. Accepted keys must be the same after they are encoded and parsed again. In full feature phase the
+//! negotiation must survive any key.
 #![no_main]
 
 use iscsi::keys::{self, Parameters};

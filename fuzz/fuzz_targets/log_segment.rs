@@ -1,6 +1,5 @@
-//! A damaged or forged log disk. Damage is detected: either the log is not opened, or each block reads as
-//! data that was once written to it. A forged log with right checksums may hold any data, but does no other
-//! harm.
+//! Opens a damaged or forged log disk. Damage must be detected: either the log is not opened, or each block reads as
+//! data that was once written to it. A forged log with right checksums may have any data, but must do no other harm.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -13,9 +12,9 @@ use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Stack, Volume};
 
 const BLOCK: usize = 4096;
 const LOG_BLOCKS: u64 = 64;
-/// Number of slots that are written. The cached volume has twice as many.
+/// Number of slots that are written. The cached volume has space for twice as many.
 const SLOTS: u64 = 8;
-/// Number of rounds. Each slot is filled with the number of its round, from 1 on.
+/// Number of times that every slot is written. The data is the number of the round, from 1 on.
 const ROUNDS: u8 = 3;
 
 fuzz_target!(|input: &[u8]| {
@@ -59,7 +58,7 @@ async fn open_and_read(image: Vec<u8>, forged: bool, accept_loss: bool) {
     }
 }
 
-/// Returns a log that holds several versions of every slot, and zeros.
+/// Returns a log with several versions of every slot, and with discards of two of the slots.
 async fn written_log() -> Vec<u8> {
     let log = memory(LOG_BLOCKS);
     let cache = open(Arc::clone(&log), false).await.expect("it is new");
@@ -95,7 +94,7 @@ async fn open(log: Stack, accept_loss: bool) -> Result<Arc<Cache>, cache::CacheO
     Cache::open(settings, Parts { lower, log, nvram: None }, identity).await
 }
 
-/// Sets the right checksum of a header (docs/formats).
+/// Corrects the checksum of a header (docs/formats).
 fn seal(block: &mut [u8]) {
     let at = match &block[..8] {
         b"FBYLOGSG" | b"FBYLOGIX" => 4092,

@@ -1,5 +1,6 @@
-//! An initiator logs in to a hostile target. Memory and time are bounded, the result stays within the offer,
-//! and an initiator that requires authentication of the target never accepts one that cannot prove itself.
+//! Lets an initiator log in to a hostile target. Memory and time must be bounded, and the result must stay within the
+//! initiator's offer. An initiator that requires authentication must never accept a target that cannot authenticate
+//! itself.
 #![no_main]
 
 use iscsi::{
@@ -38,14 +39,15 @@ fuzz_target!(|input: &[u8]| {
     }
     let mut request = login.start();
     let mut responses = 0;
-    // The input is a list of responses, each with flags and text. They are separated by 0xff, which never
-    // occurs in UTF-8.
+    // The input is a list of login responses, each with flags and text. The byte 0xff, which never occurs in UTF-8,
+    // separates them.
     for part in input.split(|&byte| byte == 0xff) {
         let (flags, text) = part.split_first().unwrap_or((&0, &[]));
         let response = LoginResponse {
             transit: flags & 0x80 != 0,
             continues: flags & 0x40 != 0,
-            // Mostly the right stage, so that the fuzzer reaches the code after it.
+            // Send the right stage most of the time. With a wrong stage, the login ends before the
+            // code that follows is tested.
             current_stage: if flags & 8 == 0 { request.current_stage } else { LoginStage::Security },
             next_stage: if flags & 4 == 0 { request.next_stage } else { LoginStage::FullFeature },
             status: match flags & 3 {

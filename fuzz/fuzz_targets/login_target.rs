@@ -1,5 +1,5 @@
-//! A hostile initiator logs in to a target. Memory and time are bounded, the result stays within the offer,
-//! and a target that requires authentication admits no initiator without it.
+//! Lets a hostile initiator log in to a target. Memory and time must be bounded, and the result must stay within the
+//! target's offer. A target that requires authentication must admit no initiator without it.
 #![no_main]
 
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use iscsi::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// A directory that admits every initiator, or only one that authenticates as the user.
+/// A directory of targets. It admits every initiator, or only an initiator that authenticates as
+/// the user.
 struct Door {
     asks: bool,
 }
@@ -51,8 +52,8 @@ fuzz_target!(|input: &[u8]| {
     let challenge = Challenge { identifier: 1, value: [5; 32] };
     let mut login = TargetLogin::new(offer.clone(), Arc::new(door)).with_challenge(challenge);
     let mut requests = 0;
-    // The input is a list of requests, each with flags and text. They are separated by 0xff, which never
-    // occurs in UTF-8.
+    // The input is a list of login requests, each with flags and text. The byte 0xff, which never occurs in UTF-8,
+    // separates them.
     for part in input.split(|&byte| byte == 0xff) {
         let (flags, text) = part.split_first().unwrap_or((&0, &[]));
         let stage = |bits| match bits & 3 {

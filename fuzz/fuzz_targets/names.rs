@@ -1,5 +1,5 @@
-//! Bytes that arrive at the naming service of a node. Without the secret, no bytes are accepted as a message.
-//! Every message of a member is answered, whatever it contains.
+//! Sends bytes to the naming service of a node. Without the secret, no bytes may be accepted as a message. Every
+//! message of a node that has the secret must be answered, whatever it contains.
 #![no_main]
 
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use names::{
     Channel, ChannelEnd, Gln, HELLO_BYTES, Hello, NodeRecord, NamesRequest, NamesResponse, NodeRecordStamp, NamesTable, NodeExpiryTimes,
 };
 
-/// Maximum number of other nodes in a table.
+/// Maximum number of other nodes in the table of a node.
 const MOST_NODES: usize = 256;
 const SECRET: &[u8] = b"a secret of sixteen bytes or more";
 
@@ -25,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Bytes of a peer that does not know the secret.
+/// Receives bytes from a peer that does not have the secret.
 fn hostile(bytes: &[u8]) {
     if let Some(hello) = bytes.first_chunk::<HELLO_BYTES>()
         && let Ok(parsed) = Hello::parse(hello)
@@ -37,7 +37,8 @@ fn hostile(bytes: &[u8]) {
         let _ = called.rest(*length);
         assert!(called.open(rest).is_err() && caller.open(rest).is_err());
     }
-    // The other end opens a sealed frame once, and not if any byte is changed.
+    // The receiver must open a sealed frame once. It must refuse a frame that was changed, and a
+    // frame that it has opened before.
     let frame = caller.seal(bytes);
     let (length, rest) = frame.split_first_chunk::<4>().expect("a frame has a length");
     assert_eq!(called.rest(*length), Ok(rest.len()));
@@ -56,7 +57,7 @@ fn channels() -> (Channel, Channel) {
     (caller.expect("they differ"), called.expect("they differ"))
 }
 
-/// A request of a member, which may be wrong.
+/// Receives a request from a node that has the secret. The request may be wrong.
 fn request(bytes: &[u8]) {
     let Ok(request) = serde_json::from_slice::<NamesRequest>(bytes) else { return };
     let text = serde_json::to_vec(&request).expect("it is plain data");
@@ -88,7 +89,7 @@ fn table() -> NamesTable {
     NamesTable::new(own, times)
 }
 
-/// Checks that the table is consistent, whatever messages it has received.
+/// Checks that a table is consistent, whatever messages it has received.
 fn look(table: &NamesTable, now: Instant) {
     for listed in table.nodes(now) {
         assert!(listed.record.check().is_ok());

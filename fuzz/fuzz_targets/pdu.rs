@@ -1,5 +1,5 @@
-//! A byte stream of a hostile peer through the decoder. A PDU that is accepted has one meaning: if it is
-//! encoded and sent again, with digests, the same PDU arrives.
+//! Decodes a byte stream of a hostile peer. If a PDU is accepted, its encoding, with digests, must decode to the same
+//! PDU.
 #![no_main]
 
 use std::io::IoSlice;
@@ -26,7 +26,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Feeds bytes into the decoder. Returns `None` when the stream can no longer be decoded.
+/// Feeds bytes into the decoder. Returns `None` if the stream cannot be decoded any more.
 fn feed(decoder: &mut Decoder, mut piece: &[u8]) -> Option<Vec<Option<Pdu>>> {
     let mut pdus = Vec::new();
     while !piece.is_empty() {

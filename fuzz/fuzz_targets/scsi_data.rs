@@ -1,5 +1,5 @@
-//! Parameter data: that of a hostile target, which our initiator parses, and that of a hostile initiator,
-//! which our unit parses.
+//! Parses parameter data: the data of a hostile target in our initiator, and the data of a hostile initiator in our
+//! unit.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

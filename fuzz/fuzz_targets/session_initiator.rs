@@ -1,5 +1,5 @@
-//! The initiator's state machine in full feature phase against a target that answers anything. Every command
-//! ends once, and the initiator sends only data that was requested.
+//! Runs the initiator's state machine in full feature phase against a target that sends any answer. Every command must
+//! end once, and the initiator may send only data that the target has requested.
 #![no_main]
 
 use std::{
@@ -33,11 +33,11 @@ struct Scene<'a> {
     stat_sn: u32,
     max_cmd_sn: u32,
     next_tag: u64,
-    /// Commands that were submitted and have not ended.
+    /// Tags of the commands that were submitted and have not ended.
     open: BTreeSet<u64>,
-    /// Tags that the initiator has sent, newest last.
+    /// Task tags that the initiator has sent, newest last.
     tags: Vec<Itt>,
-    /// Headers that the initiator has sent, to be rejected.
+    /// Headers of PDUs that the initiator has sent. A Reject PDU contains one of them.
     headers: Vec<Bytes>,
 }
 
@@ -97,7 +97,8 @@ fuzz_target!(|input: &[u8]| {
             break;
         }
     }
-    // The next session gets exactly the commands that were not answered.
+    // The session must hand over exactly the commands that were not answered, for the next session
+    // to send again.
     let left: BTreeSet<u64> = scene.session.take_unanswered().iter().map(|r| r.tag).collect();
     assert_eq!(left, scene.open);
 });
@@ -180,7 +181,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Returns a SCSI response.
+    /// Returns a SCSI response PDU.
     fn response(&mut self, kind: u8) -> Pdu {
         let response = if kind & 0x80 != 0 { 1 } else { 0 };
         Pdu::ScsiResponse(ScsiResponse {
@@ -215,7 +216,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns an R2T.
+    /// Returns an R2T PDU.
     fn r2t(&mut self, kind: u8) -> Pdu {
         Pdu::ReadyToTransfer(ReadyToTransfer {
             lun: Lun(0),
@@ -273,7 +274,7 @@ impl Scene<'_> {
         Pdu::Async(AsyncMessage { lun: Lun(0), event, numbers, data })
     }
 
-    /// Returns a reject of a header that the initiator has sent.
+    /// Returns a Reject PDU for a header that the initiator has sent.
     fn rejection(&mut self, kind: u8) -> Pdu {
         let choice = usize::from(self.choices.byte());
         let index = self.headers.len().checked_sub(1 + choice % 8);
@@ -298,7 +299,8 @@ impl Scene<'_> {
         })
     }
 
-    /// Collects the PDUs that the initiator sends, and the events for the application.
+    /// Collects the PDUs that the initiator sends, and its events. Checks that each command ends
+    /// once.
     fn collect(&mut self) {
         self.session.transmit();
         let output =

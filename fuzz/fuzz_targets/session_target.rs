@@ -1,7 +1,7 @@
-//! The target's state machine in full feature phase against an initiator that sends anything in any order.
-//! The session has up to three connections that join and leave, any recovery level, and units that answer at
-//! any time. Every command is answered at most once for each time that it was sent, reassigned or aborted,
-//! and all data is within the negotiated limits.
+//! Runs the target's state machine in full feature phase against an initiator that sends anything in any order. The
+//! session has up to three connections that join and leave, any recovery level, and units that answer at any time.
+//! Every command may be answered at most once for each time that it was sent, reassigned or aborted, and all data must
+//! be within the negotiated limits.
 #![no_main]
 
 use std::{
@@ -47,15 +47,15 @@ struct Scene<'a> {
     /// The connection that sends the next PDU.
     cid: Cid,
     level: u8,
-    /// The tags of the last R2T, and the offset of the next data for it.
+    /// The tags of the last R2T, and the offset at which the next Data-Out PDU for it begins.
     r2t: (Itt, Ttt, u32),
-    /// Commands that the units are executing.
+    /// Task tags of the commands that the units are executing.
     known: BTreeSet<u32>,
     waiting: Vec<TargetEvent>,
-    /// For each tag, the number of commands that were sent and not answered.
+    /// For each task tag, the number of responses that the target may still send.
     open: BTreeMap<u32, u32>,
-    /// The StatSN of each status, with its connection. A status that arrives again must have been requested
-    /// again.
+    /// The connection and StatSN of each status that was sent. The target may send a status again only if the initiator
+    /// asks for that.
     told: BTreeSet<(u16, u32)>,
 }
 
@@ -84,7 +84,8 @@ fuzz_target!(|input: &[u8]| {
         let pdu = scene.pdu();
         match &pdu {
             Pdu::ScsiCommand(command) => *scene.open.entry(command.itt.0).or_default() += 1,
-            // Both functions can make the target repeat a response that was lost with a connection.
+            // Reassigning and aborting a task may both make the target send a response again that
+            // was lost with a connection.
             Pdu::TaskRequest(request)
                 if matches!(
                     request.function,
@@ -177,7 +178,7 @@ fn log_in(flags: u8, cid: Cid, tsih: Tsih, now: Instant) -> Option<LoginPhase> {
 }
 
 impl Scene<'_> {
-    /// Selects the next connection. A few choices begin or end one.
+    /// Selects the connection for the next PDU. For a few choices, a connection begins or ends.
     fn turn(&mut self, flags: u8) {
         let choice = self.choices.byte();
         let cid = Cid(u16::from(choice) % CONNECTIONS);
@@ -197,8 +198,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Handles the begin of a connection: forgets the numbers of an earlier connection with this CID, and
-    /// drops the last response of the login from the output.
+    /// Handles the begin of a connection: forgets the StatSNs of an earlier connection with this CID, and drops the
+    /// last login response from the output.
     fn forget(&mut self, cid: Cid) {
         self.told.retain(|&(of, _)| of != cid.0);
         let connection = self.session.connection_mut(cid).expect("just begun");
@@ -238,7 +239,8 @@ impl Scene<'_> {
         }
     }
 
-    /// Returns the CmdSN of a PDU. An immediate PDU has the next number, but does not use it up.
+    /// Returns the CmdSN of a PDU. An immediate PDU has the CmdSN of the next command, and does not
+    /// advance it.
     fn cmd_sn_of(&mut self, kind: u8) -> Serial {
         if is_immediate(kind) { Serial(self.cmd_sn) } else { self.cmd_sn() }
     }
@@ -265,7 +267,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns Data-Out, unsolicited or for the last R2T.
+    /// Returns a Data-Out PDU: unsolicited data, or data for the last R2T.
     fn data_out(&mut self, kind: u8) -> Pdu {
         let (itt, ttt, offset) = self.r2t;
         let unsolicited = kind & 8 != 0;
@@ -284,7 +286,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns a task management function.
+    /// Returns a request for a task management function.
     fn function(&mut self, kind: u8) -> Pdu {
         use TaskFunction::*;
         let all = [
@@ -374,7 +376,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Lets the units perform some of their commands.
+    /// Lets the units execute some of the commands that they have received.
     fn answer(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match &event {
@@ -388,7 +390,7 @@ impl Scene<'_> {
                 TargetEvent::Command(command) => {
                     assert!(self.known.insert(command.itt.0), "a tag names one command");
                 }
-                // The admission of a command, which units answer at once.
+                // A question if a command may be executed. Units answer it at once.
                 TargetEvent::Admission(_) => {
                     let choice = self.choices.byte();
                     self.perform(event, choice);
@@ -446,7 +448,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Collects the output of the target on all connections.
+    /// Removes the output of the target from all connections, and checks it.
     fn collect(&mut self) {
         for number in 0..CONNECTIONS {
             let Some(connection) = self.session.connection_mut(Cid(number)) else { continue };
@@ -484,7 +486,7 @@ impl Scene<'_> {
     }
 }
 
-/// Returns true if the I bit of the PDU is set.
+/// Returns true if the PDU is sent as immediate (I bit).
 fn is_immediate(kind: u8) -> bool {
     kind & 0x80 != 0
 }

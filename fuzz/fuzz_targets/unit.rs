@@ -1,6 +1,6 @@
-//! Commands and parameter lists of a hostile initiator against a whole unit: UNMAP, MODE SELECT, PERSISTENT
-//! RESERVE OUT, EXTENDED COPY and all other operations of the table. Each is answered within the limits, and
-//! none accesses blocks beyond the end of the volume.
+//! Sends commands and parameter lists of a hostile initiator to a whole unit: UNMAP, MODE SELECT, PERSISTENT RESERVE
+//! OUT, EXTENDED COPY and all other operations of the table. Each must be answered within the limits, and none may
+//! access blocks beyond the end of the volume.
 #![no_main]
 
 use std::{
@@ -25,7 +25,7 @@ use volume::{
 
 const BLOCKS: u64 = 64;
 
-/// The runtime with the clock that a unit may need.
+/// A runtime, which provides the timers that a unit may use.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
@@ -48,7 +48,7 @@ fuzz_target!(|input: &[u8]| {
             let length = choices.length().min(1024);
             (0..length).map(|_| choices.byte()).collect()
         };
-        // The fuzzer cannot guess the checksum of a claim.
+        // Make some valid claims here: the fuzzer cannot guess the checksum of a claim.
         let list = if choices.byte() == 0 { claim(&mut choices) } else { list };
         let cdb = cdb(&mut choices, list.len());
         let capacity = choices.length().min(1 << 20);
@@ -92,7 +92,7 @@ fn claim(choices: &mut Choices) -> Vec<u8> {
     .to_bytes()
 }
 
-/// Records in memory. A unit with a store supports more commands than one without.
+/// A store that keeps the unit's records in memory. With a store a unit supports more commands.
 #[derive(Default)]
 struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
@@ -107,7 +107,7 @@ impl UnitStore for Kept {
     }
 }
 
-/// Returns a CDB: mostly a known command whose parameter list length is right.
+/// Returns a CDB. Most of the time it is a known command with the right parameter list length.
 fn cdb(choices: &mut Choices, list: usize) -> Cdb {
     let mut cdb = [0; 16];
     cdb.iter_mut().for_each(|byte| *byte = choices.byte());
@@ -139,13 +139,13 @@ fn cdb(choices: &mut Choices, list: usize) -> Cdb {
         }
     }
     if how & 0x40 != 0 {
-        // Use an address inside of the volume.
+        // Clear the address, so that it is inside of the volume.
         cdb[2..8].fill(0);
     }
     Cdb::new(&cdb)
 }
 
-/// A volume that panics on calls that a unit must never make.
+/// A volume that panics if the unit calls it in a way that is never permitted.
 struct Door(MemVolume);
 
 impl Door {

@@ -1,4 +1,4 @@
-//! Functions that the fuzz targets share: choices read from the input, and the exchange of PDUs with a state
+//! Functions that the fuzz targets share: they derive choices from the fuzzer's input, and exchange PDUs with a state
 //! machine.
 
 use std::io::IoSlice;
@@ -9,7 +9,8 @@ use iscsi::{
     codec::{Decoder, Digests, PduFrame, PduOutput},
 };
 
-/// The fuzzer's input as a sequence of choices. After its end, all choices are zero.
+/// Derives choices from the fuzzer's input, byte by byte. After the end of the input all choices
+/// are zero.
 pub struct Choices<'a>(&'a [u8]);
 
 impl<'a> Choices<'a> {
@@ -18,7 +19,7 @@ impl<'a> Choices<'a> {
         Self(input)
     }
 
-    /// Returns the rest of the input.
+    /// Returns the input bytes that were not used for choices.
     #[must_use]
     pub fn rest(self) -> &'a [u8] {
         self.0
@@ -35,7 +36,7 @@ impl<'a> Choices<'a> {
         first
     }
 
-    /// Returns one bit of the next byte.
+    /// Returns the lowest bit of the next byte.
     pub fn flag(&mut self) -> bool {
         self.byte() & 1 != 0
     }
@@ -48,7 +49,7 @@ impl<'a> Choices<'a> {
         u32::from(self.short()) << 16 | u32::from(self.short())
     }
 
-    /// Returns a number that is mostly near `near`, else random.
+    /// Returns `near` or a number close to it, and in some cases a random number.
     pub fn number_near(&mut self, near: u32) -> u32 {
         match self.byte() {
             0xff => self.word(),
@@ -58,7 +59,7 @@ impl<'a> Choices<'a> {
         }
     }
 
-    /// Returns a length in bytes of a small transfer, often a multiple of a block.
+    /// Returns a length in bytes: usually of a small transfer, often a multiple of 512.
     pub fn length(&mut self) -> u32 {
         match self.byte() {
             0xff => self.word(),
@@ -68,7 +69,7 @@ impl<'a> Choices<'a> {
     }
 }
 
-/// Returns the frame that the decoder would make of this PDU.
+/// Returns the frame that the decoder returns for the encoding of this PDU.
 #[must_use]
 pub fn frame(pdu: Pdu) -> PduFrame {
     let (bhs, ahs, data) = pdu.encode();
@@ -76,7 +77,8 @@ pub fn frame(pdu: Pdu) -> PduFrame {
     PduFrame { bhs, ahs: Bytes::copy_from_slice(&ahs), data, is_shared: false, data_digest_error: false }
 }
 
-/// Returns all PDUs in the output of a state machine. Panics if the output cannot be parsed.
+/// Removes and returns all PDUs in the output of a state machine. Panics if the output cannot be
+/// decoded.
 pub fn drain(output: &mut PduOutput, digests: Digests, max_data_segment_length: u32) -> Vec<Pdu> {
     let mut decoder = Decoder::new(65_536, max_data_segment_length);
     decoder.configure(65_536, max_data_segment_length, digests);
