@@ -121,7 +121,7 @@ fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<Fu
     Ok(outcome)
 }
 
-/// The result of a target.
+/// The result of running one fuzz target.
 #[derive(Debug, Default, PartialEq)]
 struct FuzzOutcome {
     executions: u64,

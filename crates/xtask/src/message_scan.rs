@@ -18,14 +18,14 @@ pub const VALUE: &str = "…";
 /// chain.
 const DEPTH: usize = 6;
 
-/// The kind of a message.
+/// The kind of a message of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MessageKind {
     /// A command, or the program, ends with this error.
     Failure,
-    /// An event of level error.
+    /// An event of the log with level error.
     Error,
-    /// An event of level warn.
+    /// An event of the log with level warn.
     Warning,
 }
 

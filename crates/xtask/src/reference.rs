@@ -102,11 +102,11 @@ fn doc(attributes: &[syn::Attribute]) -> String {
 enum SkeletonLine<'a> {
     /// Names the struct of the keys below, and the title of the struct's table.
     Struct(&'a str, Option<&'a str>),
-    /// A TOML table begins.
+    /// The head of a TOML table.
     Table,
     /// A key; the value is given if it is the default.
     Key(&'a str, Option<&'a str>),
-    /// Text or an empty line.
+    /// Any other line: text or an empty line.
     Other,
 }
 

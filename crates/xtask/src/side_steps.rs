@@ -56,7 +56,7 @@ impl StepNeed {
 
 /// A step that can run concurrently with others. It runs in a thread and prints nothing.
 pub struct SideStep {
-    /// Name in the table of results.
+    /// The name of the step in the table of results.
     pub name: String,
     need: StepNeed,
     run: Box<dyn FnOnce() -> SideStepResult + Send>,
@@ -76,7 +76,7 @@ pub enum SideStepEvent {
 
 pub struct EndedSideStep {
     pub name: String,
-    /// Run time of the step.
+    /// How long the step ran.
     pub took: Duration,
     pub tally: Result<StepTally>,
     /// The text that the step printed, as complete lines.
@@ -94,7 +94,6 @@ impl SideStep {
         self.need.kernel.is_some()
     }
 
-    /// Replaces the step's needs.
     pub fn needs(mut self, need: StepNeed) -> SideStep {
         self.need = need;
         self
@@ -141,7 +140,7 @@ struct StepSchedule {
     state: Mutex<ScheduleState>,
     /// Notified whenever a step has ended.
     changed: Condvar,
-    /// Total number of places.
+    /// Total number of places for running steps.
     places: usize,
 }
 

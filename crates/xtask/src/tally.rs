@@ -44,7 +44,7 @@ impl StepTally {
             .to_string()
     }
 
-    /// Parses the JSON of [`StepTally::to_json`].
+    /// Parses a result from the JSON that [`StepTally::to_json`] returns.
     pub fn from_json(text: &str) -> Result<StepTally> {
         let value: Value = serde_json::from_str(text)?;
         let count = |name: &str| value[name].as_u64().with_context(|| format!("no {name}: {text}"));

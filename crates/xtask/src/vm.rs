@@ -55,7 +55,7 @@ pub struct Played {
     /// Steps that were not run, each with the reason.
     pub not_run: Vec<(String, String)>,
     pub figures: Vec<VmScenarioFigure>,
-    /// The error, if the scenario failed.
+    /// The error that ended the scenario, if it failed.
     pub failed: Option<String>,
 }
 

@@ -52,7 +52,7 @@ const PLACES: &[CrateFloor] = &[
     place("xtask", 8, &["program", "rawclient", "rig"]),
 ];
 
-/// A dependency of one crate on another.
+/// A dependency: the first crate uses the second.
 #[derive(Debug, PartialEq, Eq)]
 struct Arrow {
     from: String,

@@ -31,7 +31,7 @@ pub struct Circle {
     pub calls: Vec<String>,
 }
 
-/// Returns the circles of all crates.
+/// Returns the circles of files in all crates.
 pub fn find(tree: &SourceTree) -> Vec<Circle> {
     let mut crates: BTreeMap<&str, Vec<&SourceFile>> = BTreeMap::new();
     for file in tree.program() {
@@ -115,12 +115,12 @@ fn strongly_connected<'a>(
     sets
 }
 
-/// A function with a body.
+/// A function with a body, and the types of which it is a method.
 struct Body<'a> {
     file: &'a SourceFile,
     /// The types whose method this is: the type of the `impl` block or, of a free function, the types that it takes.
     owners: Vec<String>,
-    /// The type that `Self` stands for.
+    /// The type that `Self` means in the body.
     own_type: Option<String>,
     signature: &'a Signature,
     block: &'a Block,
@@ -188,12 +188,12 @@ fn methods<'a>(file: &'a SourceFile, owner: &str, block: &'a ItemImpl) -> Vec<Bo
 struct MethodCall {
     owner: String,
     name: String,
-    /// The file that defines the method.
+    /// The path of the file that defines the method.
     file: String,
 }
 
 impl Body<'_> {
-    /// Returns the calls in the body.
+    /// Returns the calls of methods of the crate's types in the body.
     fn calls(&self, known: &CrateTypeIndex) -> BTreeSet<MethodCall> {
         let mut scope = FunctionScope::new(known, &self.file.path, self.own_type.clone());
         for input in &self.signature.inputs {

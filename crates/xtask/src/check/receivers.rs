@@ -160,7 +160,6 @@ impl CrateTypeIndex {
         Some(identity(name, place, places.len()))
     }
 
-    /// Adds a method of a type.
     pub fn add_method(&mut self, owner: &str, signature: &Signature, file: &str) {
         let name = signature.ident.to_string();
         let result = self.result(signature, file).map(|result| match result.as_str() {

@@ -93,7 +93,7 @@ pub fn declared_module(line: &str) -> Option<&str> {
     line.strip_prefix("mod ")?.strip_suffix(';').map(str::trim)
 }
 
-/// The class of one byte of a source file.
+/// The kind of text to which a byte of a source file belongs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Class {
     Code,

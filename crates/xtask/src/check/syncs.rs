@@ -15,7 +15,7 @@ pub struct SyncCallSite {
     /// The number of the call. It never changes, even when other calls are removed: pages and
     /// results refer to it.
     pub number: usize,
-    /// The source file below `crates`.
+    /// The path of the source file with the call, below `crates`.
     pub file: &'static str,
     /// The data or names that the call makes stable.
     pub name: &'static str,

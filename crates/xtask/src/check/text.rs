@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::check::source::ClassifiedSource;
 
-/// Macros of unfinished work.
+/// Macros that mark unfinished work.
 const MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 
 /// Marks of unfinished work in comments. Each is written in two parts, so that this file passes its

@@ -9,7 +9,7 @@ use syn::{Attribute, Item, Meta};
 
 use crate::check::text;
 
-/// A source file and its parsed text.
+/// A source file: its place in the workspace, and its parsed text.
 pub struct SourceFile {
     /// The folder of the crate, such as `crates/cache`.
     pub krate: String,

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use crate::check::source::ClassifiedSource;
 use crate::check::text;
 
-/// The list of phrases.
+/// The path of the file with the phrases.
 const LIST: &str = "crates/xtask/phrases.toml";
 
 /// Doc comments with at most this many words say no more than the name.
@@ -34,7 +34,7 @@ struct Phrase {
     instead: String,
 }
 
-/// The contents of the file [`LIST`].
+/// The contents of the file with the phrases ([`LIST`]).
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PhraseList {

@@ -14,9 +14,9 @@ pub const PAGE: usize = 4096;
 /// The bytes of one file: current, stable, and the versions in between.
 #[derive(Clone, Debug, Default)]
 pub struct FaultFsContent {
-    /// Content that reads return.
+    /// The bytes that a read returns now.
     now: Vec<u8>,
-    /// Content that survives every power cut.
+    /// The bytes that a power cut cannot undo.
     stable: Vec<u8>,
     /// Versions of each sector that are newer than `stable`, oldest first; never empty.
     unsynced: BTreeMap<u64, Vec<UnsyncedSector>>,

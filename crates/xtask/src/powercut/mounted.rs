@@ -120,7 +120,7 @@ impl Mounted {
         Ok(Mounted { core, path: path.to_owned(), server: Some(server) })
     }
 
-    /// Returns a copy of the current tree.
+    /// Returns a copy of the tree, while the file system stays mounted.
     #[cfg(test)]
     pub fn tree(&self) -> FaultFsTree {
         self.core.tree()

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// The state of one machine's power.
+/// The state of the simulated power of one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Every call is served.
+    /// The machine has power, and its disk serves every call.
     On,
     /// The disk has lost its power and answers no call. The processor still runs.
     Failing,
@@ -67,10 +67,10 @@ pub struct Cut {
     pub ending: MachineEnding,
 }
 
-/// How the processes of a machine end.
+/// How the processes of a machine end in a planned failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineEnding {
-    /// The power of the machine fails.
+    /// The power of the machine fails; its processes end after a lag.
     Power {
         /// How long the processors keep running after the disks have stopped.
         lag: Duration,

@@ -18,20 +18,21 @@ use crate::powercut::content::{FaultFsContent, SECTOR};
 use crate::powercut::supply::{Phase, Supply};
 use crate::powercut::tree::{self, FaultFsFolder, FaultFsNode, FaultFsTree, Inode, ROOT};
 
-/// The kind of call that makes bytes or names stable.
+/// The kind of a sync: the call that makes bytes or names stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultFsSyncKind {
-    /// fsync of a file.
+    /// An fsync of a file.
     File,
-    /// fdatasync, and msync of a mapping.
+    /// An fdatasync of a file, or an msync of a mapping.
     Data,
     /// The end of a write with O_DSYNC, O_SYNC or RWF_DSYNC.
     Write,
-    /// fsync of a folder.
+    /// An fsync of a folder.
     Names,
 }
 
-/// One sync. A test decides by these properties whether to ignore it ([`Honour`]).
+/// One sync that a program has requested. A test decides by these properties if the sync is ignored
+/// ([`Honour`]).
 #[derive(Clone, Debug)]
 pub struct FaultFsSync {
     pub kind: FaultFsSyncKind,

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Time limit of tests that overwrite a whole unit; one of them then sleeps for 60 s.
 const LONG_LIMIT: Duration = Duration::from_secs(150);
 
-/// The result of one test.
+/// The result of one test of iscsi-test-cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LibiscsiTestOutcome {
     Passed,
@@ -29,7 +29,7 @@ pub enum LibiscsiTestOutcome {
     Failed,
     /// The test did not end within its time limit.
     Hung,
-    /// A signal ended the tool.
+    /// The tool was ended by a signal during the test.
     Crashed,
 }
 

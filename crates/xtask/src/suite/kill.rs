@@ -30,7 +30,7 @@ const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 16, bytes: 409
 /// Number of writes before the kill. By then the log has dirty data, and the gateway destages.
 const WRITES: u64 = 1500;
 
-/// A flush follows this many writes.
+/// The load sends a flush after this many writes.
 const FLUSH_EVERY: u64 = 64;
 
 /// The processes to kill, one entry for each round.
@@ -234,7 +234,7 @@ impl ClientWorkload for Writer<'_, '_> {
     }
 }
 
-/// Reads every block once.
+/// The workload that reads every block once and checks it.
 struct KillRoundReader<'a> {
     ledger: &'a mut KillRoundLedger,
     next: u64,

@@ -112,7 +112,7 @@ struct PairSuiteSite<'a> {
 
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// The kind of the unit's log.
+/// The kind of the log whose unit moves between gateways.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum PairSuiteLog {
     /// The log of a single gateway, which is handed over.

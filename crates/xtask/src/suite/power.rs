@@ -60,7 +60,7 @@ pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, kills: u32, cuts: u
         } else {
             let wanted =
                 PowerSuiteOptions { mode: None, failure, rounds, seed: SEED, ignored: None };
-            // Each rig creates a mount namespace.
+            // Each rig creates a mount namespace, which keeps the devices of other steps in use.
             let need = StepNeed::BUSY.changing(KernelChange::Namespaces);
             list.add_with(need, &format!("{name}, every mode"), move || run(program, &wanted));
         }
@@ -172,7 +172,7 @@ const ROUNDS_OF_A_RIG: u32 = 5;
 /// round, and some syncs matter only then.
 const IGNORING_ROUNDS_OF_A_RIG: u32 = 2;
 
-/// The results of some rounds of one mode.
+/// The added results of some rounds of one mode.
 #[derive(Default)]
 struct PowerRoundResults {
     tally: StepTally,

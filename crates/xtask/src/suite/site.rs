@@ -15,7 +15,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 const NODE: &str = "iqn.2026-11.forebay.test:node";
 const GATEWAY: &str = "iqn.2026-11.forebay.test:gateway";
 
-/// The process to kill.
+/// The process that a round kills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     Gateway,
@@ -145,7 +145,7 @@ impl<'a> SuiteSite<'a> {
         Ok(is_destaging)
     }
 
-    /// Kills a victim (SIGKILL).
+    /// Kills gateway, node or both with SIGKILL.
     pub fn kill(&mut self, victim: Victim) -> Result<()> {
         self.awaited = None;
         if victim != Victim::Node {

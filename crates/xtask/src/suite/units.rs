@@ -29,7 +29,7 @@ pub struct TestBinary {
     folder: PathBuf,
 }
 
-/// The test binaries, and the program, that cargo has compiled.
+/// The compiled test binaries, and the program `forebay`.
 #[derive(Default)]
 pub struct CompiledTests {
     pub binaries: Vec<TestBinary>,
@@ -89,7 +89,7 @@ impl CompiledTests {
     }
 }
 
-/// Options for the tests.
+/// The options with which the test binaries are run.
 #[derive(Clone, Copy)]
 pub struct UnitOptions {
     /// Run the tests that need foreign tools, too.

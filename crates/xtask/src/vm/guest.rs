@@ -33,7 +33,7 @@ const MOST_OUTPUT: u64 = 16 << 20;
 /// The host's addresses in the machine's first and second network.
 pub const HOSTS: [&str; 2] = ["10.0.2.2", "10.0.3.2"];
 
-/// Optional hardware of a machine.
+/// Optional hardware of a virtual machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hardware {
     /// A second network card, so that there are two paths to the host.

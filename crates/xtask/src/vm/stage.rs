@@ -15,7 +15,7 @@ pub const SHORT: Duration = Duration::from_secs(40);
 /// Time limit of a script that waits for a recovery or transfers some tens of megabytes.
 pub const LONG: Duration = Duration::from_secs(90);
 
-/// The initiator name of machines.
+/// The iSCSI initiator name of the virtual machines.
 pub const INITIATOR: &str = "iqn.2026-11.forebay.vm:guest";
 
 /// Returns the settings of a target with one unit. It listens on these ports of the loopback
@@ -40,7 +40,6 @@ pub struct VmScenarioFigure {
     pub what: &'static str,
     /// The combination of initiator, target and cache that was measured.
     pub name: String,
-    /// The unit of the value.
     pub unit: &'static str,
     pub value: f64,
 }

@@ -15,7 +15,7 @@ pub enum PowerRoundFailure {
     Power,
 }
 
-/// One way of serving a volume.
+/// A mode: one way of serving a volume, with node and gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerRoundMode {
     AfterComplete,

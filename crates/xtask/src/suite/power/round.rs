@@ -17,7 +17,7 @@ use super::sites::SyncSite;
 use crate::powercut::Chance;
 use crate::powercut::supply::{Cut, MachineEnding};
 
-/// The program under test, with the mode and the failure of its rounds.
+/// The program, the mode and the kind of failure, which all rounds of a mode have in common.
 #[derive(Clone, Copy)]
 pub struct PowerRoundPlan<'a> {
     pub program: &'a Path,

@@ -18,7 +18,7 @@ pub struct PowerSiteLocation<'a> {
     pub engine: &'static str,
 }
 
-/// Returns the settings of the node.
+/// Returns the settings of the node as TOML.
 pub fn node(places: &PowerSiteLocation<'_>, mode: PowerRoundMode, variant: Variant) -> String {
     let disk = places.folder.join("node");
     let disk = disk.display();
@@ -39,7 +39,7 @@ pub fn node(places: &PowerSiteLocation<'_>, mode: PowerRoundMode, variant: Varia
     )
 }
 
-/// Returns the settings of a gateway.
+/// Returns the settings of a gateway as TOML.
 pub fn gateway(
     places: &PowerSiteLocation<'_>,
     mode: PowerRoundMode,

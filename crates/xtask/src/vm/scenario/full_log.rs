@@ -299,7 +299,7 @@ fn run(guest: &mut Guest, what: &str, limit: Duration, script: &str) -> Result<S
 #[derive(Debug, PartialEq)]
 struct FullLogWriteResult {
     name: String,
-    /// `failed`, `finished` or `waits`.
+    /// The state of the write: `failed`, `finished` or `waits`.
     word: String,
     time_ms: f64,
     /// The error message of dd, if the write failed.
