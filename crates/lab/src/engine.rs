@@ -19,7 +19,7 @@ pub trait Watcher {
     fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>);
 }
 
-/// How a run ended.
+/// The number of points that a run has measured, and how the run ended.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LabRunSummary {
     /// Number of measured points.
@@ -180,7 +180,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use workload::WorkloadResult;
 
-    /// A scene for tests that only records the calls.
+    /// A scene for tests. It runs nothing and only records the calls.
     #[derive(Default)]
     struct Fake<'a> {
         acts: Vec<String>,

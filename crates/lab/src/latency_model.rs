@@ -32,7 +32,7 @@ impl LatencyRule {
     /// All rules, each more complete than the one before.
     pub const ALL: [Self; 3] = [Self::Sum, Self::Masked, Self::Answered];
 
-    /// Returns the name for the report.
+    /// Returns the name of the rule for the report.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
     Some(low.midpoint(*high))
 }
 
-/// Shows how well a rule predicts measurements.
+/// How well a rule predicts measured times.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fit {
     /// Number of measurements to which the rule was applied.
@@ -92,7 +92,7 @@ pub struct Fit {
 pub const TOLERANCE: f64 = 0.35;
 
 impl Fit {
-    /// Computes the fit for these measurements and their predictions.
+    /// Computes how well a rule fits. Each pair is a measured time and the rule's prediction.
     #[must_use]
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let mut fit = Self::default();

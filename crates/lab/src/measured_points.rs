@@ -34,7 +34,7 @@ impl<'a> MeasuredPoints<'a> {
         self
     }
 
-    /// Returns the record of a point.
+    /// Returns the record of the point with this name; `None` if it was not measured.
     #[must_use]
     pub fn record(&self, point: &str) -> Option<&'a PointRecord> {
         self.records.get(point).copied()

@@ -59,7 +59,8 @@ pub fn contradiction(
     ))
 }
 
-/// Joins explanations and taints of the runs, or returns [`NO_REASON`] if there are none.
+/// Joins explanations of a deviation and the taints of its runs to a text. Returns [`NO_REASON`] if
+/// there are none.
 #[must_use]
 pub fn because(reasons: impl IntoIterator<Item = Option<String>>, taints: &[String]) -> String {
     let doubts = (!taints.is_empty()).then(|| format!("In doubt: {}.", taints.join("; ")));

@@ -5,7 +5,7 @@ use workload::WorkloadTask;
 
 use crate::LabSite;
 
-/// A site, a workload and the number of its runs: the unit of measurement.
+/// A point of an experiment, the unit of measurement: a site, a workload and the number of runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExperimentPoint {
@@ -22,7 +22,7 @@ pub struct ExperimentPoint {
     pub windows: bool,
 }
 
-/// The scale of an experiment.
+/// The extent of an experiment.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExperimentScale {

@@ -24,7 +24,7 @@ pub struct PointRecord {
     /// processor time.
     #[serde(default)]
     pub counted: Vec<WorkloadFigure>,
-    /// Reasons why the figures may be wrong. Empty if there are none.
+    /// Reasons why the figures of this record may be wrong. Empty if there are none.
     #[serde(default)]
     pub taints: Vec<String>,
     /// Other observations, such as the load of the machine.

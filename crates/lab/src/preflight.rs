@@ -11,7 +11,7 @@ use crate::{
     stage::{available, can_be_limited, check, peer},
 };
 
-/// A missing capability of the machine.
+/// A capability that this machine lacks.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lack {
     /// A sentence that names the missing capability.
@@ -20,7 +20,7 @@ pub struct Lack {
     pub remedy: Option<String>,
 }
 
-/// The capabilities of this machine.
+/// The capabilities of this machine that points may need.
 pub struct Means {
     /// Fails if network links cannot be created.
     pub link: Result<(), Lack>,
@@ -228,7 +228,7 @@ fn is_with_ensembles(point: &ExperimentPoint) -> bool {
     point.site.server != SiteServer::Host && point.site.session.congestion.starts_with("ensemble")
 }
 
-/// The bytes that a site needs on disk and in memory.
+/// The bytes of disk and of memory that a site needs.
 #[derive(Default)]
 struct SiteFootprint {
     disk: u64,

@@ -24,11 +24,10 @@ enum ResultsFileLine {
     LeftOut(LeftOut),
 }
 
-/// A point that was not measured.
+/// A point that was left out, with the reason.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeftOut {
-    /// The name of the point.
     pub point: String,
     /// The reason why the point was not measured.
     pub left_out: String,
@@ -186,7 +185,7 @@ impl Results {
         (records, left_out)
     }
 
-    /// Returns the program and machine of all added records.
+    /// Returns the program and machine that all added records get.
     #[must_use]
     pub fn maker(&self) -> &BTreeMap<String, String> {
         &self.maker

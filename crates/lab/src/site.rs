@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-/// The machines and programs on which a workload runs.
+/// The site of a workload: all machines, programs and links between the workload and its disks.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LabSite {
@@ -21,7 +21,6 @@ pub struct LabSite {
     pub link: Option<SiteLink>,
     /// The cache between host and nodes, if there is one.
     pub gateway: Option<SiteGateway>,
-    /// How the host accesses the volume.
     pub host: Host,
     /// The settings of the sessions over the link.
     pub session: SiteSession,
@@ -31,7 +30,7 @@ pub struct LabSite {
     pub memory: Option<u64>,
 }
 
-/// The storage of a volume.
+/// The storage of a volume: where its bytes are, and the model of a simulated disk.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteDisk {
@@ -54,11 +53,11 @@ pub enum SiteBacking {
     File,
 }
 
-/// The target that serves the disk.
+/// The target that serves a volume's disk.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteServer {
-    /// A node of Forebay.
+    /// A node of Forebay (`forebay serve`).
     #[default]
     Forebay,
     /// Debian's tgt with its default settings.
@@ -82,7 +81,7 @@ pub struct SiteLink {
     pub seed: u64,
 }
 
-/// A cache between host and nodes.
+/// A gateway with a cache, between host and nodes.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteGateway {
@@ -101,7 +100,7 @@ pub struct SiteGateway {
     pub more: BTreeMap<String, String>,
 }
 
-/// The place of a gateway.
+/// The process in which the gateway's cache runs.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatewayPlacement {
@@ -114,11 +113,11 @@ pub enum GatewayPlacement {
     Attach,
 }
 
-/// How the host accesses the volume.
+/// The way in which the host accesses the volume.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Host {
-    /// A block device (`forebay attach`) with undefined content.
+    /// A block device, made by `forebay attach`. Its initial content is undefined.
     #[default]
     Device,
     /// An ext4 file system on a block device. It is created for this site and mounted with these
@@ -132,7 +131,7 @@ pub enum Host {
     QemuStorageDaemon,
 }
 
-/// The settings of a session at both ends of the link.
+/// The settings of the iSCSI sessions, at both ends of the link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteSession {

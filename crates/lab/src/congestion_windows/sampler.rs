@@ -90,7 +90,7 @@ impl Sampler {
         Ok(Self { stop, thread })
     }
 
-    /// Stops sampling and returns the result.
+    /// Stops sampling and returns the summary of the sampled windows.
     ///
     /// # Panics
     /// If the thread panicked.
@@ -164,7 +164,7 @@ impl Looking {
         }
     }
 
-    /// Searches for new connections.
+    /// Asks the kernel for all connections in the scope, and adds the new ones to the list.
     fn list(&mut self) -> io::Result<()> {
         let port = Some(self.watch.port);
         let (remote, local) = if self.watch.at_target { (None, port) } else { (port, None) };

@@ -4,7 +4,8 @@
 /// answer.
 pub type SocketId = [u8; 48];
 
-/// TCP_INFO of a socket (linux/tcp.h). Windows are in segments.
+/// The part of the kernel's TCP_INFO of a socket (linux/tcp.h) that is sampled. Windows are in
+/// segments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TcpInfo {
     /// The congestion window in segments.
@@ -30,7 +31,7 @@ pub struct TcpInfo {
 /// One message of the kernel's answer to a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SockDiagMessage {
-    /// A connection with its counters.
+    /// An established connection with its counters.
     Socket(SocketId, TcpInfo),
     /// A socket without the necessary information, because it is being closed.
     Other,
@@ -50,7 +51,7 @@ pub fn list(family: u8, remote: Option<u16>, local: Option<u16>) -> Vec<u8> {
     request(NLM_F_REQUEST | NLM_F_DUMP, family, 1 << TCP_ESTABLISHED, &id)
 }
 
-/// Returns a request for the state of one socket.
+/// Returns a request to the kernel for the state of one socket.
 #[must_use]
 pub fn one(family: u8, id: &SocketId) -> Vec<u8> {
     request(NLM_F_REQUEST, family, u32::MAX, id)
@@ -145,7 +146,6 @@ const NLMSG_DONE: u16 = 3;
 // Numbers from linux/sock_diag.h and linux/inet_diag.h.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u8 = 2;
-/// Size of `struct inet_diag_msg` in bytes.
 const MESSAGE_BYTES: usize = 72;
 /// Size of a request: the netlink header and `struct inet_diag_req_v2`.
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;

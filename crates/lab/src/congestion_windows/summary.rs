@@ -7,7 +7,7 @@ use workload::{WorkloadFigure, WorkloadSeries};
 
 use super::sock_diag::TcpInfo;
 
-/// The summary of the windows of some connections.
+/// The summary of the congestion windows of some connections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
     /// Figures of all connections together, such as the mean sum of their windows.
@@ -26,7 +26,7 @@ const LONG: usize = 5000;
 /// Maximum number of points in the series of each of the two windows: 1.2 s.
 const SHORT: usize = 120;
 
-/// Collects samples of all connections and summarises them.
+/// Collects samples of the congestion windows of all connections, and summarises them.
 #[derive(Default)]
 pub(super) struct Looks {
     /// The time of the first sample with data in flight.
@@ -43,7 +43,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Adds a sample of all connections.
+    /// Adds a sample: the state of each connection at the time `at`.
     pub fn add(&mut self, at: Duration, sockets: &[TcpInfo]) {
         if sockets.iter().all(|it| it.unacked == 0) {
             return;
@@ -125,7 +125,7 @@ fn keep(points: &mut Vec<[f64; 2]>, most: usize, point: [f64; 2]) {
     }
 }
 
-/// The increase of the sockets' segment counters during the sampling.
+/// How much the sockets' segment counters have grown during the sampling.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct TcpSegmentCounters {
     pub segments: u64,

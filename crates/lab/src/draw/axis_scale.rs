@@ -2,7 +2,7 @@
 
 use crate::number;
 
-/// An axis with its range and ticks.
+/// The scale of a plot's axis: its range and ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxisScale {
     low: f64,

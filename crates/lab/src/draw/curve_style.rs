@@ -9,7 +9,7 @@ use crate::{Curve, CurveSource, Drawn, Plot, html_escape::escaped};
 /// (Okabe and Ito, "Color universal design", 2008). A ninth curve has the first colour and another marker.
 const COLOURS: usize = 8;
 
-/// The style of a curve.
+/// The colour and the marker of a curve.
 #[derive(Clone, Copy)]
 pub struct CurveStyle {
     colour: usize,

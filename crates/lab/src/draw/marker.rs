@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-/// The shape of a marker.
+/// The shape of the markers at the points of a curve.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Marker {
     Circle,

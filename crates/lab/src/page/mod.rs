@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 
 use crate::{LabReport, Section, SectionPart, draw, html_escape::escaped, number};
 
-/// Returns the page of a report.
+/// Returns a report as an HTML page.
 #[must_use]
 pub fn page(report: &LabReport) -> String {
     let mut out = String::new();

@@ -38,7 +38,7 @@ pub struct PaperStatement {
     pub most: f64,
 }
 
-/// A misprint in a paper.
+/// A misprint in a paper, and the text that we assume instead.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Misprint {
     pub place: &'static str,
@@ -83,7 +83,7 @@ impl PaperStatement {
 }
 
 impl PaperFigure {
-    /// Returns a claim with a single number.
+    /// Returns a figure of a paper that is a single number.
     #[must_use]
     pub const fn number(place: &'static str, what: &'static str, number: f64) -> Self {
         Self { place, what, least: number, most: number }
@@ -95,7 +95,7 @@ impl PaperFigure {
         Printed { least: self.least, most: self.most }
     }
 
-    /// Returns true if a number is in the range.
+    /// Returns true if a number is in the range that the paper prints.
     #[must_use]
     pub fn holds(&self, value: f64) -> bool {
         (self.least..=self.most).contains(&value)

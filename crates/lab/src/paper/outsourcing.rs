@@ -76,13 +76,13 @@ pub const COMPONENTS_US: [(&str, [f64; 3]); 4] = [
 /// and for a DDYS.
 pub const DISK_MS: [(&str, [f64; 2]); 2] = [("array", [0.38, 6.44]), ("DDYS", [0.29, 5.09])];
 
-/// A column of Table 2.
+/// A column of the paper's Table 2: an application and its performance at each distance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperApplication {
     /// Workload and file system, as in the points' names: "postmark/soft". Columns that we do not
     /// measure have names of the same form.
     pub name: &'static str,
-    /// The name in a report.
+    /// The name of the column in our report.
     pub shown: &'static str,
     /// The unit of `local`.
     pub unit: &'static str,
@@ -124,7 +124,7 @@ pub const APPLICATIONS: [PaperApplication; 16] = [
     application("tpcc/nt-ntfs", "TPC-C, Windows NT, NTFS", "1/min", 733.5, [0.97, 0.95, 0.94, 0.93, 0.90, 0.84]),
 ];
 
-/// Returns the application of Table 2 with this name, if there is one.
+/// Returns the column of Table 2 with this name, if there is one.
 #[must_use]
 pub fn application_named(name: &str) -> Option<&'static PaperApplication> {
     APPLICATIONS.iter().find(|one| one.name == name)

@@ -21,7 +21,7 @@ pub struct LabReport {
     pub sections: Vec<Section>,
 }
 
-/// A section about a table or figure of the paper.
+/// A section of a report, about a table or figure of a paper.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     /// The heading, such as "Table 1: microbenchmarks".
@@ -36,7 +36,7 @@ pub struct Section {
     pub misprints: Vec<String>,
 }
 
-/// A table or a plot.
+/// A table or a plot of a section.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SectionPart {
     Table(ReportTable),
@@ -50,14 +50,14 @@ impl LabReport {
         Self { title: title.to_owned(), ..Self::default() }
     }
 
-    /// Adds a paragraph to `about`.
+    /// Adds a paragraph to the report's description of what was measured.
     #[must_use]
     pub fn about(mut self, text: &str) -> Self {
         self.about.push(text.to_owned());
         self
     }
 
-    /// Adds a fact about the environment.
+    /// Adds a fact about the environment of the measurement to the report.
     #[must_use]
     pub fn fact(mut self, name: &str, value: &str) -> Self {
         self.facts.push((name.to_owned(), value.to_owned()));
@@ -78,7 +78,7 @@ impl Section {
         Self { title: title.to_owned(), ..Self::default() }
     }
 
-    /// Adds a paragraph of text.
+    /// Adds a paragraph to the section, before its tables and plots.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         self.text.push(text.to_owned());
@@ -118,7 +118,7 @@ impl Section {
         })
     }
 
-    /// Adds a misprint of the paper.
+    /// Adds a misprint of the paper to the section.
     #[must_use]
     pub fn misprint(mut self, text: &str) -> Self {
         self.misprints.push(text.to_owned());

@@ -24,7 +24,7 @@ pub fn number(value: f64) -> String {
     trimmed(&text)
 }
 
-/// Formats a factor: "×1.04"; "none" if it is not finite.
+/// Formats a ratio as a factor, such as "×1.04". Returns "none" if it is not finite.
 #[must_use]
 pub fn factor(value: f64) -> String {
     if !value.is_finite() {

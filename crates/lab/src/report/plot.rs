@@ -25,7 +25,7 @@ pub struct Axis {
 /// A curve of a plot. Curves with the same name have the same colour, even if their sources differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// The name in the legend.
+    /// The name of the curve in the legend.
     pub name: String,
     pub source: CurveSource,
     pub drawn: Drawn,
@@ -45,7 +45,7 @@ pub enum CurveSource {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Drawn {
-    /// Points that are joined by lines.
+    /// Points that are joined by straight lines.
     Line,
     /// A dot for each point, as in scatter plots.
     Dots,
@@ -61,21 +61,21 @@ impl Plot {
         Self { title: title.to_owned(), x, y, ..Self::default() }
     }
 
-    /// Makes the horizontal axis logarithmic.
+    /// Makes the plot's horizontal axis logarithmic.
     #[must_use]
     pub fn x_logarithmic(mut self) -> Self {
         self.x.logarithmic = true;
         self
     }
 
-    /// Makes the vertical axis logarithmic.
+    /// Makes the plot's vertical axis logarithmic.
     #[must_use]
     pub fn y_logarithmic(mut self) -> Self {
         self.y.logarithmic = true;
         self
     }
 
-    /// Uses labels instead of numbers on the horizontal axis.
+    /// Sets labels, which the plot's horizontal axis shows instead of numbers.
     #[must_use]
     pub fn labels<T: ToString>(mut self, labels: impl IntoIterator<Item = T>) -> Self {
         self.x.labels = labels.into_iter().map(|label| label.to_string()).collect();

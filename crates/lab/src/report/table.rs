@@ -19,7 +19,6 @@ pub struct ReportColumn {
     /// A common heading above the names of neighbouring columns: "IBM DNES". Empty if the column is
     /// in no group.
     pub group: String,
-    /// The quantity that the column shows.
     pub name: String,
     /// The unit of the column's numbers. Empty for a count or a ratio.
     pub unit: String,
@@ -35,7 +34,7 @@ pub struct ReportRow {
 /// A cell of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// The number that was measured here.
+    /// The number that this run has measured.
     pub ours: Option<f64>,
     /// The number that the paper prints.
     pub paper: Option<Printed>,
@@ -75,7 +74,7 @@ impl ReportTable {
         Self { title: title.to_owned(), corner: corner.to_owned(), ..Self::default() }
     }
 
-    /// Adds a column that belongs to no group.
+    /// Adds a column that is in no group of columns.
     #[must_use]
     pub fn column(self, name: &str, unit: &str) -> Self {
         self.column_of("", name, unit)
@@ -89,7 +88,7 @@ impl ReportTable {
         self
     }
 
-    /// Adds a row: one cell for each column.
+    /// Adds a row to the table: a name, and one cell for each column.
     #[must_use]
     pub fn row(mut self, name: &str, cells: impl IntoIterator<Item = Cell>) -> Self {
         let cells = cells.into_iter().collect();
@@ -129,7 +128,7 @@ impl ReportTable {
         self
     }
 
-    /// Returns true if any cell was measured.
+    /// Returns true if any cell of the table has a number that was measured.
     #[must_use]
     pub fn is_measured(&self) -> bool {
         self.rows.iter().flat_map(|row| &row.cells).any(|cell| cell.ours.is_some())
@@ -137,7 +136,7 @@ impl ReportTable {
 }
 
 impl Cell {
-    /// Returns a cell with a measured number.
+    /// Returns a cell with a number that was measured here.
     #[must_use]
     pub fn ours(value: f64) -> Self {
         Self { ours: Some(value), ..Self::default() }
@@ -149,48 +148,48 @@ impl Cell {
         Self { paper: Some(value.into()), ..Self::default() }
     }
 
-    /// Returns a cell with words only.
+    /// Returns a cell with words and no number.
     #[must_use]
     pub fn words(text: &str) -> Self {
         Self { note: text.to_owned(), ..Self::default() }
     }
 
-    /// Sets the paper's number, if there is one.
+    /// Sets the paper's number of the cell, if there is one.
     #[must_use]
     pub fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
         self.paper = paper.into().map(Printed::from);
         self
     }
 
-    /// Sets the paper's number or range.
+    /// Sets the paper's number or range of the cell.
     #[must_use]
     pub fn beside_printed(mut self, paper: Printed) -> Self {
         self.paper = Some(paper);
         self
     }
 
-    /// Sets a bar: the number must be at least this.
+    /// Sets the bar of the cell: its number must be at least this.
     #[must_use]
     pub fn at_least(mut self, value: f64) -> Self {
         self.bar = Some(CellBound::Least(value));
         self
     }
 
-    /// Sets a bar: the number must be at most this.
+    /// Sets the bar of the cell: its number must be at most this.
     #[must_use]
     pub fn at_most(mut self, value: f64) -> Self {
         self.bar = Some(CellBound::Most(value));
         self
     }
 
-    /// Sets the words after the numbers.
+    /// Sets the words that the cell shows after its numbers.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         text.clone_into(&mut self.note);
         self
     }
 
-    /// Adds the taints that the cell does not have yet.
+    /// Adds those of `taints` that the cell does not have yet.
     #[must_use]
     pub fn tainted(mut self, taints: &[String]) -> Self {
         for taint in taints {

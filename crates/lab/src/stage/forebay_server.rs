@@ -28,7 +28,7 @@ const DRAIN: Duration = Duration::from_secs(300);
 /// The pause between two queries for the number of dirty bytes.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A running node or gateway.
+/// A running `forebay serve`, as a node or a gateway of a site.
 pub(crate) struct LabForebayServer {
     pub name: String,
     process: ServeProcess,

@@ -64,10 +64,9 @@ pub trait Scene {
     fn clear(&mut self) -> Result<(), Error>;
 }
 
-/// The result of one run.
+/// The result of one run of a point.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PointRunResult {
-    /// The result of the workload.
     pub outcome: WorkloadResult,
     /// Figures that were counted around the workload, such as bytes over the link.
     pub counted: Vec<WorkloadFigure>,

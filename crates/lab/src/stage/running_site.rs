@@ -40,7 +40,7 @@ pub(crate) struct RunningSite {
     link: Option<Link>,
 }
 
-/// How a workload accesses its volume.
+/// The access of a workload to its volume: attached, exported as a file, or by URL.
 enum SiteVolumeAccess {
     Attached(LabAttachment),
     Shown(QemuVolumeExport),

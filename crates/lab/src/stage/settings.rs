@@ -158,7 +158,7 @@ fn more(keys: &BTreeMap<String, String>, before: &str) -> String {
     keys.iter().map(line).collect()
 }
 
-/// Quotes a text for TOML.
+/// Returns a text as a quoted string for TOML.
 fn text(words: &str) -> String {
     let mut quoted = String::from("\"");
     for character in words.chars() {

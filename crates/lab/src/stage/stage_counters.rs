@@ -61,7 +61,6 @@ impl StageCounters {
         self.counts.extend(times);
     }
 
-    /// Adds other counters to these.
     pub fn join(&mut self, other: Self) {
         for (name, value) in other.counts {
             *self.counts.entry(name).or_default() += value;

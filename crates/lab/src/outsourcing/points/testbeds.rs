@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{Host, LabSite, SiteDisk, SiteLink, SiteServer, SiteSession};
 
-/// The distance to the storage.
+/// The distance between the host and the storage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum StorageDistance {
     /// The disk is local to the host.
@@ -42,7 +42,7 @@ impl StorageDistance {
         }
     }
 
-    /// Returns a site with this distance.
+    /// Returns the site with its link or server changed to have this distance.
     pub fn over(self, site: LabSite) -> LabSite {
         match self {
             Self::Local => LabSite { server: SiteServer::Host, link: None, ..site },

@@ -247,7 +247,7 @@ fn of_its_own(
     ))
 }
 
-/// The labels of a table or plot.
+/// Title, axis label and unit of a table or plot that compares caches.
 #[derive(Clone, Copy)]
 struct CacheFigureLabels {
     title: &'static str,
