@@ -15,7 +15,7 @@ pub enum Error {
         workload: &'static str,
         /// The kinds of locations that the workload supports, as words.
         wanted: &'static str,
-        /// The location that was given.
+        /// The location that the user gave.
         place: String,
     },
     /// The location does not exist. The workload has changed nothing.
@@ -32,17 +32,15 @@ pub enum Error {
     Space {
         /// Number of bytes that the workload needs.
         needed: u64,
-        /// Number of bytes that are free.
         free: u64,
     },
     /// The data read differs from the data written. This is a fault of the storage, not of the
     /// workload.
     #[error("wrong data: {0}")]
     Wrong(String),
-    /// A program has failed.
+    /// A program that the workload ran has failed.
     #[error("{program} {ending}: {said}")]
     Program {
-        /// The name of the program.
         program: String,
         /// The exit status or the signal, as text.
         ending: String,
@@ -51,21 +49,16 @@ pub enum Error {
     },
     /// A program exceeded its time limit and was killed.
     #[error("{program} did not end within {} s", .limit.as_secs())]
-    Late {
-        /// The name of the program.
-        program: String,
-        limit: Duration,
-    },
+    Late { program: String, limit: Duration },
     /// The caller has stopped the workload.
     #[error("{program} was stopped")]
     Stopped {
         /// The program that was running when the workload was stopped.
         program: String,
     },
-    /// The output of a program has an unknown format.
+    /// The output of a program is not in the format that the workload reads.
     #[error("cannot read what {program} printed: {what}")]
     Unreadable {
-        /// The name of the program.
         program: String,
         /// The part of the output that is missing, or the text found in its place.
         what: String,
@@ -77,7 +70,7 @@ pub enum Error {
         act: String,
         reason: String,
     },
-    /// A system call has failed.
+    /// A system call of the workload itself has failed.
     #[error("cannot {act}: {error}")]
     System {
         /// The action that failed, as a verb with its object.

@@ -306,7 +306,7 @@ fn unreadable(what: String) -> Error {
     Error::Unreadable { program: TOOL.program.to_owned(), what }
 }
 
-/// Times of all processors of this host together, in clock ticks.
+/// CPU time of all processors of this host together, in clock ticks.
 #[derive(Clone, Copy)]
 struct Processors {
     busy: f64,

@@ -48,7 +48,7 @@ impl Default for Postmark {
     }
 }
 
-/// The result of one process of PostMark.
+/// How long one process of PostMark took, and how much it transferred.
 #[derive(Clone, Copy, Debug)]
 pub struct PostmarkRun {
     /// The time from the start of the program to its end.

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::PathBuf};
 
-/// A program, and the Debian package that contains it.
+/// A program that a workload needs, and the Debian package that contains it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Tool {
     pub program: &'static str,

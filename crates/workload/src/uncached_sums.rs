@@ -16,10 +16,9 @@ use crate::Error;
 /// Bytes of one read. It is large, so that the cost of system calls does not matter.
 const PIECE: usize = 256 * 1024;
 
-/// Metadata and checksum of a file.
+/// Size, time and checksum of a file, for comparisons.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Sum {
-    /// Size of the file in bytes.
     pub(crate) length: u64,
     /// Time of the last modification, in seconds since 1970.
     pub(crate) changed: i64,

@@ -42,7 +42,7 @@ pub trait Workload {
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error>;
 }
 
-/// The location, folders and callbacks of a run.
+/// The location, folders and callbacks that a workload gets for a run.
 #[derive(Clone, Copy)]
 pub struct WorkloadRun<'a> {
     /// The storage under test.

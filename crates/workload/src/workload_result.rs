@@ -42,7 +42,7 @@ impl WorkloadResult {
         self
     }
 
-    /// Returns the figure with this name.
+    /// Returns the value of the figure with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)

@@ -144,7 +144,7 @@ impl Workload for Build {
     }
 }
 
-/// The time that each phase took.
+/// The time that each phase of a build took.
 #[derive(Clone, Copy, Default)]
 struct Phases {
     unpack: Duration,

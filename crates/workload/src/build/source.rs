@@ -21,10 +21,9 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// Name of the folder that a fetch uses while it runs, in the destination folder.
 const FETCHING: &str = "forebay-lab-fetching";
 
-/// The result of a fetch.
+/// The result of fetching the source of the build.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fetched {
-    /// The path of the tarball.
     pub file: PathBuf,
     /// True if the tarball existed already, so that nothing was fetched.
     pub was_there: bool,

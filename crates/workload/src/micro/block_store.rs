@@ -203,7 +203,7 @@ pub(super) struct Aligned {
 const ALIGNMENT: usize = 4096;
 
 impl Aligned {
-    /// Returns memory with zeros.
+    /// Returns aligned memory of `length` bytes, filled with zeros.
     pub(super) fn zeros(length: usize) -> Self {
         let bytes = vec![0; length + ALIGNMENT];
         let start = bytes.as_ptr().align_offset(ALIGNMENT);

@@ -64,7 +64,7 @@ pub struct Micro {
     pub keep: bool,
 }
 
-/// The kind of requests.
+/// The kind of the measured requests.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum MicroAccess {
@@ -74,7 +74,7 @@ pub enum MicroAccess {
     Write,
 }
 
-/// The order of the blocks.
+/// The order in which requests access the blocks.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum MicroAccessPattern {
@@ -82,7 +82,7 @@ pub enum MicroAccessPattern {
     Random,
     /// The next block; after the end of the working set, the first one.
     Sequential,
-    /// Always the same block.
+    /// Always the same block of the working set.
     Identical,
 }
 
@@ -212,7 +212,7 @@ struct Measuring<'a> {
     writes: [u32; 2],
     /// The version that this run wrote last to each block.
     written: BTreeMap<u64, u64>,
-    /// Response times in nanoseconds.
+    /// Response times of the measured requests, in nanoseconds.
     times: Histogram<u64>,
     total: Duration,
 }

@@ -107,7 +107,7 @@ mod tests {
         // The data of another position, as after a misplaced write.
         let said = check(&bytes, 16, 7, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert_eq!(said, "the 512 bytes at 8192 hold the data of offset 4096");
-        // The data of another set.
+        // The sectors belong to another working set, with another seed.
         let said = check(&bytes, 8, 9, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert!(said.ends_with("data that was never written there"), "{said}");
         // Three more faults: one flipped bit in the last sector, a torn write, and zeros.

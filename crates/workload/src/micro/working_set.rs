@@ -20,7 +20,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FBMICRO1");
 /// Length of one write while the set is filled. It is large, so that a kernel or initiator has many requests in flight.
 const PIECE: usize = 4 << 20;
 
-/// A filled working set.
+/// A working set whose blocks all have verifiable content.
 pub(super) struct Set<'a> {
     store: &'a MicroStore,
     /// The seed of the content, chosen by the run that filled the set.

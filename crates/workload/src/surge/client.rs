@@ -17,7 +17,6 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// lines.
 const HEADER: (usize, u64) = (100, 8192);
 
-/// A user's connection to the server.
 pub(super) struct SurgeClient {
     connection: BufReader<UnixStream>,
     piece: Vec<u8>,

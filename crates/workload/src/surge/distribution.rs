@@ -44,7 +44,6 @@ pub(super) const ACTIVE_OFF: Distribution = Weibull { scale: 1.46, shape: 0.382 
 pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
 
 impl Distribution {
-    /// Draws a number from the distribution.
     pub(super) fn draw(self, rng: &mut Rng) -> f64 {
         // A random number above 0 and at most 1: it must have a logarithm.
         let mut share = || ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;

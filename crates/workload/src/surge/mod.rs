@@ -141,7 +141,7 @@ impl Workload for Surge {
     }
 }
 
-/// The state that all users share.
+/// The files, the sequence of requests and the position in it, which all users share.
 struct SurgeLoad<'a> {
     site: &'a SurgeSite,
     /// The files to request, in order. After the end, users begin again at the start.
@@ -155,14 +155,14 @@ impl SurgeLoad<'_> {
     }
 }
 
-/// The measured results of one user.
+/// The results of one user.
 #[derive(Default)]
 struct SurgeMeasurement {
     /// Number of responses, also outside of the measured time.
     answered: u64,
     /// Response time in milliseconds of each measured response.
     times: Vec<f64>,
-    /// Bytes of all measured responses.
+    /// Sum of the sizes of all measured responses, in bytes.
     bytes: u64,
 }
 

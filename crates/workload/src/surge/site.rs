@@ -17,7 +17,7 @@ use crate::Error;
 const LARGEST: f64 = 4_194_304.0;
 /// Measured mean size of all files in bytes. It is used to estimate the space that they need.
 pub(super) const MEAN: u64 = 55_000;
-/// Number of files in a folder.
+/// Number of files in each subfolder of the site.
 const IN_FOLDER: u32 = 1000;
 /// Number of bytes that are generated and compared at a time. It must be a multiple of the size of
 /// a random number.
@@ -35,7 +35,7 @@ pub(super) struct SurgeSite {
 }
 
 impl SurgeSite {
-    /// Draws the sizes of the files.
+    /// Draws a size for each of `files` files.
     pub(super) fn new(files: u32, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         Self { seed, sizes: (0..files).map(|_| size(&mut rng)).collect() }

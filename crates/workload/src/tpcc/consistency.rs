@@ -40,7 +40,7 @@ pub(super) fn check(client: &mut Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Totals that the tables have for all committed transactions.
+/// Totals of all committed transactions, as computed from the tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Count {
     orders: i64,

@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn last_names_are_those_of_the_standard() {
-        // The example in the standard.
+        // This is the example in the standard.
         assert_eq!(last_name(371), "PRICALLYOUGHT");
         assert_eq!(last_name(40), "BARPRESBAR");
     }

@@ -36,7 +36,7 @@ pub(super) struct TerminalResult {
     pub(super) measured: [u64; 5],
     /// Number of New-Orders of an unknown item, which are rolled back, in the measured time.
     pub(super) rolled_back: u64,
-    /// Number of transactions that were retried.
+    /// Number of transactions that were executed again after a conflict.
     pub(super) tried_again: u64,
     /// Response times of the measured orders in milliseconds, sorted at the end.
     pub(super) times: Vec<f64>,

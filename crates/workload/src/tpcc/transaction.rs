@@ -8,7 +8,7 @@ use super::{
     random::{Constants, TpccRandom, last_name},
 };
 
-/// The five kinds of transactions.
+/// The five kinds of TPC-C transactions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum TransactionKind {
     NewOrder,
@@ -62,7 +62,7 @@ pub(super) struct Home {
     pub(super) district: i32,
 }
 
-/// The input of a transaction. It does not change when the transaction is retried.
+/// The input of a transaction. A retry uses the same input.
 #[derive(Clone, Debug)]
 pub(super) enum TransactionInput {
     NewOrder { district: i32, customer: i32, lines: Vec<OrderLine> },
@@ -103,7 +103,6 @@ pub(super) struct TransactionInputSource<'a> {
 }
 
 impl TransactionInputSource<'_> {
-    /// Draws the input of a transaction.
     pub(super) fn draw(&self, kind: TransactionKind, random: &mut TpccRandom) -> TransactionInput {
         match kind {
             TransactionKind::NewOrder => self.new_order(random),
@@ -190,7 +189,6 @@ macro_rules! statements {
         pub(super) struct Statements { $($name: Statement,)* }
 
         impl Statements {
-            /// Prepares the statements on a connection.
             pub(super) fn prepare(client: &mut Client) -> Result<Self, postgres::Error> {
                 Ok(Self { $($name: client.prepare($text)?,)* })
             }

@@ -41,13 +41,13 @@ impl TraceQueue {
         self.busy.remove(&block);
     }
 
-    /// Returns the number of requests that have had to wait so far.
+    /// Returns how many requests so far had to wait for another request for their block.
     #[must_use]
     pub fn held_in_all(&self) -> u64 {
         self.held_in_all
     }
 
-    /// Returns the number of requests that wait now.
+    /// Returns how many requests wait now for another request for their block.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.held.len()

@@ -35,7 +35,7 @@ pub(super) struct TraceReplay<'a> {
     answered: TraceReplayResult,
 }
 
-/// The result of a replay.
+/// The measured values of a replay.
 #[derive(Debug, Default)]
 pub(super) struct TraceReplayResult {
     /// The requests with their response times, in the order in which they were due.
