@@ -4,7 +4,7 @@ use crate::figures::{BenchFigures, PointMetric, Samples, larger, ratio, sum};
 use crate::load::BenchPoint;
 use crate::plan::{loads, servers};
 
-/// The limit of a bar.
+/// The limit of a performance bar: a bound on the median of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// The median must be at least this.
@@ -86,7 +86,7 @@ use servers::{
     RAW_MEMORY, RAW_TOGETHER, REMOTE, REMOTE_LZ4, REMOTE_ZSTD, TGT, TLS,
 };
 
-/// All bars, in the order of the data path.
+/// All performance bars, in the order of the data path.
 #[rustfmt::skip]
 pub const BARS: &[PerformanceBar] = &[
     least("4 KiB reads, depth 32: operations/s over bare TCP", 0.7, |f| over(f, READ_32, RATE, FOREBAY, RAW)),

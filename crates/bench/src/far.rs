@@ -64,7 +64,7 @@ pub struct FarBenchOptions {
     json: Option<PathBuf>,
 }
 
-/// A group of points.
+/// A group of points that are measured over the long link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum FarBenchGroup {
     /// Cold sequential reads of 64 KiB.

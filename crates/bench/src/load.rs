@@ -27,13 +27,12 @@ pub struct BenchLoad {
     pub depth: usize,
     /// True for random addresses, false for ascending addresses.
     pub random: bool,
-    /// The data of writes.
+    /// The kind of data that writes carry.
     pub content: BenchPayload,
     /// The load uses only this many bytes at the start of the unit. 0 means the whole unit.
     pub region: u64,
     /// True to use CRC32C header and data digests.
     pub digests: bool,
-    /// The number of sessions.
     pub sessions: usize,
     /// Connections of each session.
     pub connections: u16,
@@ -44,11 +43,11 @@ pub struct BenchLoad {
 /// The data of writes. All writes of a load have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchPayload {
-    /// All bytes are equal.
+    /// All bytes of the data are equal.
     Same,
     /// Words in random order. LZ4 compresses them by a factor of 2.4.
     Words,
-    /// Pseudorandom bytes, which cannot be compressed.
+    /// The data consists of pseudorandom bytes, which cannot be compressed.
     Noise,
 }
 
@@ -127,7 +126,7 @@ impl BenchLoad {
 /// The measured values of one point in one round.
 #[derive(Clone, Debug)]
 pub struct BenchPoint {
-    /// Number of answered commands.
+    /// Number of commands that were answered in the measured time.
     pub operations: u64,
     /// The length of the measurement.
     pub time: Duration,
@@ -138,7 +137,6 @@ pub struct BenchPoint {
 }
 
 impl BenchPoint {
-    /// Returns the commands per second.
     pub fn per_second(&self) -> f64 {
         self.operations as f64 / self.time.as_secs_f64()
     }

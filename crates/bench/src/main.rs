@@ -49,7 +49,7 @@ enum BenchCommand {
     Bench(BenchArgs),
     /// Put one load on a target that already runs. The default is 4 KiB random reads.
     Load(visit::ExternalTargetLoad),
-    /// Run the bare TCP server of the benchmarks.
+    /// Run the server of the bare TCP program, the upper limit in the benchmarks.
     #[command(hide = true)]
     RawServer {
         /// Serve all connections in one thread.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::emc::replay::BenchTracePace;
 
-/// The measurements to make, and the files to write.
+/// The options of a benchmark run: what to measure, and which files to write.
 #[derive(Debug)]
 pub struct BenchOptions {
     /// Names of the groups to measure. Empty for all.

@@ -115,7 +115,6 @@ pub const HIT_BYTES: u64 = 64 << 20;
 
 /// A load, and the servers on which it runs.
 pub struct BenchSeries {
-    /// The name of the load.
     pub name: &'static str,
     pub load: BenchLoad,
     /// The servers on which the load runs in each round, in order.

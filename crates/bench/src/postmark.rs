@@ -51,7 +51,7 @@ const LARGE: BenchPostmarkPool =
 /// The pool for a link of 8 ms without a cache, where a transaction takes a quarter of a second.
 const SHORT: BenchPostmarkPool = BenchPostmarkPool { name: "short", files: 20, transactions: 60 };
 
-/// How ext4 reaches the far disk.
+/// The path over which ext4 accesses the far disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkPath {
     /// The host attaches the node's volume over the link.

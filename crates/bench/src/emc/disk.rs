@@ -54,7 +54,7 @@ pub fn replay(
     Ok((point, said))
 }
 
-/// The state that all workers share.
+/// The file, the trace and the start time, which all workers share.
 struct BenchTraceDisk {
     file: File,
     pace: BenchTracePace,

@@ -19,7 +19,7 @@ use workload::{TraceEvent, TraceEvents, TraceQueue};
 
 use crate::load::histogram;
 
-/// The speed of a replay.
+/// The speed at which a trace is replayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BenchTracePace {
     /// Seconds of the trace per second of the replay.

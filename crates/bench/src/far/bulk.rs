@@ -13,7 +13,7 @@ use crate::far::wan::{BenchWan, BenchWanEnd, at};
 use crate::far::{LINK, WARM_UP};
 use crate::load::histogram;
 
-/// The direction of the data.
+/// The direction in which the bulk TCP stream sends data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BulkStreamDirection {
     /// From the near end to the far end, like the data of writes.

@@ -24,7 +24,7 @@ pub struct FarLoadResult {
     pub latency: Histogram<u64>,
 }
 
-/// The order of the addresses.
+/// The order in which a load accesses addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FarAddressOrder {
     /// Ascending addresses without gaps.

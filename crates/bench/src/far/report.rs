@@ -96,7 +96,7 @@ impl FarFigures {
         self.pending.push((program.to_owned(), points));
     }
 
-    /// Discards the current round.
+    /// Discards the points of the current round, for example because it is tainted.
     pub fn forget(&mut self) {
         self.pending.clear();
     }

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use rustix::process::Signal;
 
-/// The properties of a link. Both directions have the same.
+/// The properties of an emulated link. Both directions have the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
     megabits: f64,
@@ -91,7 +91,7 @@ impl std::fmt::Display for LinkSpec {
     }
 }
 
-/// An end of the link.
+/// An end of the emulated link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BenchWanEnd {
     /// The end at which hosts and gateways run.

@@ -28,7 +28,7 @@ pub const MOUNT_OPTIONS: &str = "sync,dirsync,noinit_itable";
 /// The number of rounds. Each round measures all three stacks once.
 const ROUNDS: usize = 5;
 
-/// The stack of layers below ext4.
+/// The layers below ext4 in one of the three runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Layers {
     /// A loop device on a file in memory; no program of Forebay.

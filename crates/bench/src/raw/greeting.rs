@@ -18,9 +18,7 @@ pub fn buffer_bytes(largest: usize) -> usize {
 /// The first message of a connection: sizes in bytes that both ends use.
 #[derive(Clone, Copy)]
 pub struct Greeting {
-    /// Size of each request.
     pub request: usize,
-    /// Size of each response.
     pub response: usize,
     /// Size of the memory from which the server answers the connection. 0: it sends the same few
     /// bytes in each response.
@@ -36,7 +34,7 @@ impl Greeting {
         Ok(socket.read_exact(&mut [0])?)
     }
 
-    /// Receives the sizes from the client.
+    /// Receives the first message of a client: the sizes that both ends use.
     pub fn hear(socket: &mut TcpStream) -> Result<Greeting> {
         let mut size = || {
             let mut bytes = [0; 4];
