@@ -22,7 +22,8 @@ use crate::{
     ExperimentPoint, ExperimentScale, Host, LabSite, SiteLink, SiteSession, paper::fair_tcp::LOSS,
 };
 
-/// The kinds of windows: the word in the points' names, and the value of the setting `congestion`.
+/// The kinds of windows: the word in the names of measured points, and the value of the setting
+/// `congestion`.
 pub(super) const ALL: [(&str, &str); 6] = [
     ("reno", "reno"),
     ("each", "ensemble per connection"),
@@ -221,8 +222,8 @@ fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
     }
 }
 
-/// Returns the word in the points' names for calls of this size in KiB; `what` is "writes" or
-/// "reads".
+/// Returns the word in the names of measured points for calls of this size in KiB; `what` is
+/// "writes" or "reads".
 pub(super) fn file_calls(what: &str, size_kib: u32) -> String {
     format!("file-{what}-{size_kib}k")
 }

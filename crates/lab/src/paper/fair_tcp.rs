@@ -34,7 +34,8 @@ const fn both<T: Copy>(reno: T, fair: T) -> RenoFairPair<T> {
     RenoFairPair { reno, fair }
 }
 
-/// Table 2: the sum of the congestion windows of all connections, in packets, for each delay.
+/// Fair-TCP paper, Table 2: the sum of the congestion windows of all connections, in packets, for
+/// each delay.
 pub const WINDOWS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(17.0, 5.0, 29.0), spread(16.4, 3.2, 19.0)),
     both(spread(13.2, 4.3, 33.0), spread(16.0, 3.4, 21.0)),
@@ -44,7 +45,7 @@ pub const WINDOWS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(14.8, 4.1, 27.0), spread(15.6, 3.1, 20.0)),
 ];
 
-/// Table 3: turnaround of SCSI commands of sequential writes, ms.
+/// Fair-TCP paper, Table 3: turnaround of SCSI commands of sequential writes, ms.
 pub const WRITE_TURNAROUND_MS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(208.0, 225.0, 108.0), spread(102.0, 131.0, 127.0)),
     both(spread(351.0, 265.0, 75.0), spread(183.0, 117.0, 64.0)),
@@ -54,7 +55,7 @@ pub const WRITE_TURNAROUND_MS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(728.0, 378.0, 51.0), spread(636.0, 225.0, 35.0)),
 ];
 
-/// Table 4: turnaround of SCSI commands of sequential reads, ms.
+/// Fair-TCP paper, Table 4: turnaround of SCSI commands of sequential reads, ms.
 pub const READ_TURNAROUND_MS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(52.0, 105.0, 201.0), spread(56.0, 104.0, 186.0)),
     both(spread(87.0, 140.0, 161.0), spread(71.0, 82.0, 116.0)),
@@ -64,7 +65,7 @@ pub const READ_TURNAROUND_MS: [RenoFairPair<MeanDeviation>; 6] = [
     both(spread(196.0, 139.0, 71.0), spread(187.0, 103.0, 55.0)),
 ];
 
-/// Table 5: Bonnie++, one process: rewrites, KB/s.
+/// Fair-TCP paper, Table 5: Bonnie++, one process: rewrites, KB/s.
 pub const BONNIE_REWRITE_KB_S: [RenoFairPair<f64>; 6] = [
     both(1383.0, 1633.0),
     both(669.0, 917.0),
@@ -74,7 +75,7 @@ pub const BONNIE_REWRITE_KB_S: [RenoFairPair<f64>; 6] = [
     both(279.0, 291.0),
 ];
 
-/// Table 5: Bonnie++, one process: seeks per second.
+/// Fair-TCP paper, Table 5: Bonnie++, one process: seeks per second.
 pub const BONNIE_SEEKS_S: [RenoFairPair<f64>; 6] = [
     both(65.8, 93.9),
     both(65.4, 82.7),
@@ -84,16 +85,19 @@ pub const BONNIE_SEEKS_S: [RenoFairPair<f64>; 6] = [
     both(42.0, 47.1),
 ];
 
-/// Figures 2 and 3 (section 2.1): windows of two Reno connections at 4 ms, packets.
+/// Fair-TCP paper, Figures 2 and 3 (section 2.1): windows of two Reno connections at 4 ms, packets.
 pub const TWO_WINDOWS: [MeanDeviation; 2] = [spread(3.38, 2.14, 63.0), spread(3.38, 2.13, 63.0)];
 
-/// Figure 2: the deviation of the difference of the two windows, packets; its mean is 0.
+/// Fair-TCP paper, Figure 2: the deviation of the difference of the two windows, packets; its mean
+/// is 0.
 pub const WINDOW_DIFFERENCE_DEVIATION: f64 = 3.06;
 
-/// Section 2.1: turnaround of commands, in ms, in the recordings of Figures 2 and 3 (Reno at 4 ms).
+/// Fair-TCP paper, section 2.1: turnaround of commands, in ms, in the recordings of Figures 2 and 3
+/// (Reno at 4 ms).
 pub const TRACE_TURNAROUND_MS: MeanDeviation = spread(453.0, 325.0, 72.0);
 
-/// Figure 10: random seeks of four Bonnie++ processes, ratio Fair-TCP to Reno, at every delay.
+/// Fair-TCP paper, Figure 10: random seeks of four Bonnie++ processes, ratio Fair-TCP to Reno, at
+/// every delay.
 pub const BONNIE_4_SEEKS: PaperFigure = PaperFigure {
     place: "Figure 10, section 4.3",
     what: "seeks by those of Reno",
@@ -101,7 +105,8 @@ pub const BONNIE_4_SEEKS: PaperFigure = PaperFigure {
     most: 1.3,
 };
 
-/// Figures 11 and 13: PostMark, one process: ratio of times Reno to Fair-TCP, and of throughputs Fair-TCP to Reno.
+/// Fair-TCP paper, Figures 11 and 13: PostMark, one process: ratio of times Reno to Fair-TCP, and of throughputs
+/// Fair-TCP to Reno.
 pub const POSTMARK_1: PaperFigure = PaperFigure {
     place: "Figures 11 and 13, section 4.4",
     what: "Reno's time by Fair-TCP's",
@@ -109,8 +114,8 @@ pub const POSTMARK_1: PaperFigure = PaperFigure {
     most: 1.18,
 };
 
-/// Figures 12 and 14: PostMark, ten processes: ratio of times Reno to Fair-TCP, and of throughputs
-/// Fair-TCP to Reno.
+/// Fair-TCP paper, Figures 12 and 14: PostMark, ten processes: ratio of times Reno to Fair-TCP, and
+/// of throughputs Fair-TCP to Reno.
 pub const POSTMARK_10: PaperFigure = PaperFigure {
     place: "Figures 12 and 14, section 4.4",
     what: "Reno's time by Fair-TCP's",
@@ -118,7 +123,8 @@ pub const POSTMARK_10: PaperFigure = PaperFigure {
     most: 1.50,
 };
 
-/// Figure 15: unpacking, configuring and compiling a kernel: ratio of times Reno to Fair-TCP.
+/// Fair-TCP paper, Figure 15: unpacking, configuring and compiling a kernel: ratio of times Reno to
+/// Fair-TCP.
 pub const KERNEL_COMPILE: PaperFigure = PaperFigure {
     place: "Figure 15, section 4.5",
     what: "Reno's time by Fair-TCP's",

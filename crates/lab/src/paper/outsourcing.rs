@@ -3,7 +3,7 @@
 
 use super::{Misprint, PaperFigure, PaperStatement};
 
-/// The disks of Table 1, by the words in the points' names.
+/// The disks of Table 1, by the words in the names of measured points.
 pub const DISKS: [&str; 4] = ["dnes", "ddys", "array", "null"];
 
 /// The names of [`DISKS`] in a report.
@@ -27,8 +27,8 @@ pub const REQUEST_BYTES: f64 = 8192.0;
 /// Bytes of the paper's MB (the only value that fits its Table 1).
 pub const MB: f64 = 1000.0 * 1024.0;
 
-/// Table 1, lower half: response time of an 8 KiB request, ms. Each row is one of [`WAYS`] and has
-/// the [`ACCESSES`] of each of [`DISKS`].
+/// Outsourcing paper, Table 1, lower half: response time of an 8 KiB request, ms. Each row is one
+/// of [`WAYS`] and has the [`ACCESSES`] of each of [`DISKS`].
 #[rustfmt::skip]
 pub const RESPONSE_MS: [[[f64; 4]; 4]; 7] = [
     [[10.38, 11.44, 0.57, 0.40], [7.50, 5.10, 0.24, 0.27], [7.89, 2.37, 0.41, 0.47], [0.01, 0.00, 0.01, 0.00]],
@@ -40,7 +40,8 @@ pub const RESPONSE_MS: [[[f64; 4]; 4]; 7] = [
     [[27.18, 17.47, 17.10, 17.04], [24.46, 17.09, 16.99, 17.02], [25.32, 17.20, 17.17, 17.20], [17.20, 17.35, 17.35, 17.35]],
 ];
 
-/// Table 1, upper half: throughput in the paper's MB/s, in the order of [`RESPONSE_MS`].
+/// Outsourcing paper, Table 1, upper half: throughput in the paper's MB/s, in the order of
+/// [`RESPONSE_MS`].
 #[rustfmt::skip]
 #[expect(clippy::approx_constant, reason = "3.14 MB/s is what Table 1 prints")]
 pub const THROUGHPUT_MB_S: [[[f64; 4]; 4]; 7] = [
@@ -53,7 +54,8 @@ pub const THROUGHPUT_MB_S: [[[f64; 4]; 4]; 7] = [
     [[0.29, 0.46, 0.47, 0.47], [0.33, 0.47, 0.47, 0.47], [0.32, 0.47, 0.47, 0.47], [0.47, 0.46, 0.46, 0.46]],
 ];
 
-/// Section 4.1, in the text: throughput of the null device at 0 ms with requests of 64 KB, MB/s.
+/// Outsourcing paper, section 4.1, in the text: throughput of the null device at 0 ms with requests
+/// of 64 KB, MB/s.
 pub const NULL_64K_MB_S: f64 = 30.0;
 
 /// The response time of each of [`DISKS`] for a write that its cache accepts, ms. For single disks
@@ -61,10 +63,12 @@ pub const NULL_64K_MB_S: f64 = 30.0;
 /// of a cache hit without the network (0.62).
 pub const ANSWER_MS: [f64; 4] = [0.40, 0.27, 0.6, 0.0];
 
-/// Figure 2: the sum of all components, `T_iSCSI` in the paper's equation (1), in ms.
+/// Outsourcing paper, Figure 2: the sum of all components, `T_iSCSI` in the paper's equation (1),
+/// in ms.
 pub const ISCSI_MS: f64 = 0.408;
 
-/// Figure 2: the time of each component for data of 64 bytes, 1.5 KB and 8 KB, µs.
+/// Outsourcing paper, Figure 2: the time of each component for data of 64 bytes, 1.5 KB and 8 KB,
+/// µs.
 pub const COMPONENTS_US: [(&str, [f64; 3]); 4] = [
     ("gateway process", [10.0, 12.0, 12.0]),
     ("SCSI", [1.0, 11.0, 52.0]),
@@ -72,8 +76,8 @@ pub const COMPONENTS_US: [(&str, [f64; 3]); 4] = [
     ("switch", [27.0, 50.0, 81.0]),
 ];
 
-/// Figure 2: the disk's part of the time for 8 KB, in ms: cache hit and random block, for the array
-/// and for a DDYS.
+/// Outsourcing paper, Figure 2: the disk's part of the time for 8 KB, in ms: cache hit and random
+/// block, for the array and for a DDYS.
 pub const DISK_MS: [(&str, [f64; 2]); 2] = [("array", [0.38, 6.44]), ("DDYS", [0.29, 5.09])];
 
 /// A column of the paper's Table 2: an application and its performance at each distance.
@@ -103,7 +107,7 @@ const fn application(
     PaperApplication { name, shown, unit, local, shares }
 }
 
-/// Table 2 of the paper: applications by one-way delay.
+/// Outsourcing paper, Table 2: applications by one-way delay.
 #[rustfmt::skip]
 pub const APPLICATIONS: [PaperApplication; 16] = [
     application("build/soft", "SSH build, Soft Updates", "1/h", 67.3, [0.94, 0.89, 0.87, 0.83, 0.78, 0.69]),
@@ -160,7 +164,7 @@ const fn congestion(
     PaperCongestion { load, background, round_trip_ms, loss, postmark, tpcc }
 }
 
-/// Table 3 of the paper: applications under congestion.
+/// Outsourcing paper, Table 3: applications under congestion.
 pub const CONGESTION: [PaperCongestion; 10] = [
     congestion(0, [0.0, 0.0], 0.46, 0.0, Some([64.0, 80.0, 52.0]), 722.0),
     congestion(20, [31.0, 9.8], 0.54, 0.0, Some([63.0, 79.0, 49.0]), 719.0),
@@ -174,14 +178,16 @@ pub const CONGESTION: [PaperCongestion; 10] = [
     congestion(75, [110.0, 12.8], 1.68, 7e-4, None, 668.0),
 ];
 
-/// Section 4.3.1: time of a random write of 8 KB with an MTU of 1.5 KB divided by the time with 8 KB: 15 percent more.
+/// Outsourcing paper, section 4.3.1: time of a random write of 8 KB with an MTU of 1.5 KB divided by the time with 8
+/// KB: 15 percent more.
 pub const MTU_RANDOM_WRITE: f64 = 1.15;
 
-/// Section 4.3.1: `T_iSCSI` with an MTU of 1.5 KB, ms. The value with 8 KB is [`ISCSI_MS`].
+/// Outsourcing paper, section 4.3.1: `T_iSCSI` with an MTU of 1.5 KB, ms. The value with 8 KB is
+/// [`ISCSI_MS`].
 pub const ISCSI_SMALL_MTU_MS: f64 = 0.461;
 
-/// Section 4.3.1: the share of performance that an application keeps with an MTU of 1.5 KB instead of 8 KB, at a short
-/// delay.
+/// Outsourcing paper, section 4.3.1: the share of performance that an application keeps with an MTU of 1.5 KB instead
+/// of 8 KB, at a short delay.
 pub const MTU_APPLICATIONS: PaperFigure = PaperFigure {
     place: "Section 4.3.1",
     what: "throughput with an MTU of 1.5 KB by that with 8 KB, short delays",
@@ -189,7 +195,8 @@ pub const MTU_APPLICATIONS: PaperFigure = PaperFigure {
     most: 0.99,
 };
 
-/// Section 4.3.1: ratio of the performance with a window of 64 KB to that with 640 KB.
+/// Outsourcing paper, section 4.3.1: ratio of the performance with a window of 64 KB to that with
+/// 640 KB.
 pub const WINDOW: PaperStatement = PaperStatement {
     place: "Section 4.3.1",
     what: "64 KB by 640 KB",
@@ -198,7 +205,8 @@ pub const WINDOW: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 4 (section 4.3.3): the effect of the delay on the array, compared with one disk.
+/// Outsourcing paper, Figure 4 (section 4.3.3): the effect of the delay on the array, compared with
+/// one disk.
 pub const FIGURE_4: PaperStatement = PaperStatement {
     place: "Figure 4, section 4.3.3",
     what: "what SDET keeps of 0 ms at 8 ms on the array, by what it keeps on one disk",
@@ -207,7 +215,8 @@ pub const FIGURE_4: PaperStatement = PaperStatement {
     most: 0.9,
 };
 
-/// Figure 5 (section 4.4.1): how much of the delay a cache at the host's end of the link hides.
+/// Outsourcing paper, Figure 5 (section 4.4.1): how much of the delay a cache at the host's end of
+/// the link hides.
 pub const FIGURE_5_HOST: PaperStatement = PaperStatement {
     place: "Figure 5, section 4.4.1",
     what: "with a cache at the host, 8 ms by 0 ms",
@@ -216,7 +225,7 @@ pub const FIGURE_5_HOST: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 5: a cache at the node compared with no cache.
+/// Outsourcing paper, Figure 5: a cache at the node compared with no cache.
 pub const FIGURE_5_NODE: PaperStatement = PaperStatement {
     place: "Figure 5, section 4.4.1",
     what: "with a cache at the node by none",
@@ -225,26 +234,27 @@ pub const FIGURE_5_NODE: PaperStatement = PaperStatement {
     most: 1.1,
 };
 
-/// Figure 6 (section 4.4.2), from the text: the background load, percent, above which bandwidth
-/// limits PostMark, for caches of these percentages of its working set.
+/// Outsourcing paper, Figure 6 (section 4.4.2), from the text: the background load, percent, above
+/// which bandwidth limits PostMark, for caches of these percentages of its working set.
 pub const FIGURE_6_BOUND_AT: [(&str, f64); 3] = [("none", 55.0), ("0.1", 30.0), ("10", 55.0)];
 
-/// Figure 6: the share of writes that a cache of 10 percent absorbs.
+/// Outsourcing paper, Figure 6: the share of writes that a cache of 10 percent absorbs.
 pub const FIGURE_6_FILTERED: PaperFigure = PaperFigure::number(
     "Figure 6, section 4.4.2",
     "share of writes that a cache of 10 % keeps from the link",
     0.40,
 );
 
-/// Figure 7 (section 4.4.3), from the text: transactions per second without a cache and without
-/// background traffic.
+/// Outsourcing paper, Figure 7 (section 4.4.3), from the text: transactions per second without a
+/// cache and without background traffic.
 pub const FIGURE_7_PLAIN: f64 = 50.0;
 
-/// Figure 7: percentage of the working set that a cache must hold to keep [`FIGURE_7_PLAIN`] at a load of 70 percent.
+/// Outsourcing paper, Figure 7: percentage of the working set that a cache must hold to keep [`FIGURE_7_PLAIN`] at a
+/// load of 70 percent.
 pub const FIGURE_7_CACHE_AT_70: u32 = 30;
 
-/// Figure 7: performance with a cache of [`FIGURE_7_CACHE_AT_70`], relative to the performance
-/// without cache, load and delay.
+/// Outsourcing paper, Figure 7: performance with a cache of [`FIGURE_7_CACHE_AT_70`], relative to
+/// the performance without cache, load and delay.
 pub const FIGURE_7_TOLERATED: PaperStatement = PaperStatement {
     place: "Figure 7, section 4.4.3",
     what: "performance by that without cache, load and delay",
@@ -253,11 +263,11 @@ pub const FIGURE_7_TOLERATED: PaperStatement = PaperStatement {
     most: f64::INFINITY,
 };
 
-/// Figure 7: percentage of the working set that a cache must hold to hide 8 ms.
+/// Outsourcing paper, Figure 7: percentage of the working set that a cache must hold to hide 8 ms.
 pub const FIGURE_7_CACHE_AT_8_MS: u32 = 60;
 
-/// Figure 7: performance with a cache of [`FIGURE_7_CACHE_AT_8_MS`], relative to the performance
-/// without cache, load and delay.
+/// Outsourcing paper, Figure 7: performance with a cache of [`FIGURE_7_CACHE_AT_8_MS`], relative to
+/// the performance without cache, load and delay.
 pub const FIGURE_7_MASKED: PaperStatement =
     PaperStatement { said: "to mask a one-way propagation delay of 8 ms", ..FIGURE_7_TOLERATED };
 

@@ -19,7 +19,7 @@ const fn both<T: Copy>(iscsi: T, stics: T) -> IscsiSticsPair<T> {
 pub const PACKET_LENGTHS: [[u32; 2]; 6] =
     [[0, 64], [65, 127], [128, 255], [256, 511], [512, 1023], [1024, u32::MAX]];
 
-/// Table 3: number of packets in each class of [`PACKET_LENGTHS`] during PostMark.
+/// STICS paper, Table 3: number of packets in each class of [`PACKET_LENGTHS`] during PostMark.
 pub const PACKETS: [IscsiSticsPair<u64>; 6] = [
     both(7, 4),
     both(1_937_724, 431_216),
@@ -29,34 +29,36 @@ pub const PACKETS: [IscsiSticsPair<u64>; 6] = [
     both(1_415_912, 607_827),
 ];
 
-/// Table 4: number of all packets. The number for STICS is the sum of Table 3: see [`MISPRINTS`].
+/// STICS paper, Table 4: number of all packets. The number for STICS is the sum of Table 3: see
+/// [`MISPRINTS`].
 pub const TOTAL_PACKETS: IscsiSticsPair<f64> = both(3_353_821.0, 1_039_100.0);
 
-/// Table 4: number of all packets as printed, for STICS with a misprint.
+/// STICS paper, Table 4: number of all packets as printed, for STICS with a misprint.
 pub const TOTAL_PACKETS_PRINTED: IscsiSticsPair<f64> = both(3_353_821.0, 839_100.0);
 
-/// Table 4: ratio of packets of 1024 bytes and more to shorter ones.
+/// STICS paper, Table 4: ratio of packets of 1024 bytes and more to shorter ones.
 pub const FULL_BY_PARTIAL: IscsiSticsPair<f64> = both(0.73, 1.41);
 
-/// Table 4: bytes on the wire.
+/// STICS paper, Table 4: bytes on the wire.
 pub const BYTES: IscsiSticsPair<f64> = both(1_914_566_504.0, 980_963_821.0);
 
-/// Table 4: mean bytes per packet.
+/// STICS paper, Table 4: mean bytes per packet.
 pub const BYTES_A_PACKET: IscsiSticsPair<f64> = both(571.0, 944.0);
 
-/// Table 5: requests that the host's file system received.
+/// STICS paper, Table 5: requests that the host's file system received.
 pub const REQUESTS: IscsiSticsPair<f64> = both(3_104_257.0, 3_069_438.0);
 
-/// Table 5: requests that the file system passed to the block layer.
+/// STICS paper, Table 5: requests that the file system passed to the block layer.
 pub const REQUESTS_TO_BLOCK: IscsiSticsPair<f64> = both(1_867_529.0, 1_854_554.0);
 
-/// Table 5: requests that the host's file system answered from its cache.
+/// STICS paper, Table 5: requests that the host's file system answered from its cache.
 pub const REQUESTS_FROM_HOST: IscsiSticsPair<f64> = both(1_236_728.0, 1_214_884.0);
 
-/// Table 5: requests that STICS answered from its cache. Plain iSCSI has no such cache.
+/// STICS paper, Table 5: requests that STICS answered from its cache. Plain iSCSI has no such
+/// cache.
 pub const REQUESTS_FROM_STICS: f64 = 896_582.0;
 
-/// Table 6: SCSI commands at the target during PostMark.
+/// STICS paper, Table 6: SCSI commands at the target during PostMark.
 pub const COMMANDS: [(&str, IscsiSticsPair<f64>); 5] = [
     ("READ", both(237_659.0, 94_502.0)),
     ("WRITE", both(309_182.0, 200_531.0)),
@@ -65,38 +67,39 @@ pub const COMMANDS: [(&str, IscsiSticsPair<f64>); 5] = [
     ("TEST UNIT READY", both(53.0, 47.0)),
 ];
 
-/// Table 8: file system block sizes, bytes.
+/// STICS paper, Table 8: file system block sizes, bytes.
 pub const BLOCKS: [u32; 4] = [512, 1024, 2048, 4096];
 
-/// Table 8: PostMark with four targets, transactions per second, by [`BLOCKS`].
+/// STICS paper, Table 8: PostMark with four targets, transactions per second, by [`BLOCKS`].
 pub const FOUR_TARGETS: [IscsiSticsPair<f64>; 4] =
     [both(318.0, 552.0), both(367.0, 589.0), both(354.0, 537.0), both(283.0, 432.0)];
 
-/// Section 5.3.1: round trip of the network, µs, at 100 Mbit/s and at 1 Gbit/s.
+/// STICS paper, section 5.3.1: round trip of the network, µs, at 100 Mbit/s and at 1 Gbit/s.
 pub const LATENCY_US: [f64; 2] = [128.99, 106.78];
 
-/// Section 5.2: requests of the EMC-tel trace.
+/// STICS paper, section 5.2: requests of the EMC-tel trace.
 pub const TRACE_REQUESTS: u64 = 230_370;
 
-/// Section 5.2: the share of writes in the EMC-tel trace.
+/// STICS paper, section 5.2: the share of writes in the EMC-tel trace.
 pub const TRACE_WRITES: f64 = 0.89;
 
-/// Section 5.2: mean requests per second of the EMC-tel trace.
+/// STICS paper, section 5.2: mean requests per second of the EMC-tel trace.
 pub const TRACE_RATE: f64 = 333.0;
 
-/// Figures 11 and 12 (section 5.3.4): mean response times of the trace, ms: STICS with immediate report,
+/// STICS paper, Figures 11 and 12 (section 5.3.4): mean response times of the trace, ms: STICS with immediate report,
 /// STICS with report after complete, plain iSCSI.
 pub const RESPONSE_MS: [(&str, f64); 3] =
     [("immediate report", 2.7), ("report after complete", 5.71), ("iSCSI", 16.73)];
 
-/// Figure 12: the range of most response times, ms, in the order of [`RESPONSE_MS`].
+/// STICS paper, Figure 12: the range of most response times, ms, in the order of [`RESPONSE_MS`].
 pub const MOST_RESPONSES_MS: [[f64; 2]; 3] = [[0.0, 2.0], [2.0, 5.0], [6.0, 28.0]];
 
-/// Figure 11: the longest response times, ms. `stics`: report after complete, for four requests.
+/// STICS paper, Figure 11: the longest response times, ms. `stics`: report after complete, for four
+/// requests.
 pub const LONGEST_MS: IscsiSticsPair<f64> = both(400.0, 300.0);
 
-/// Figure 6: PostMark transactions per second at 100 Mbit/s, of STICS with "report after complete" over plain iSCSI,
-/// for all block sizes and both numbers of files.
+/// STICS paper, Figure 6: PostMark transactions per second at 100 Mbit/s, of STICS with "report after complete" over
+/// plain iSCSI, for all block sizes and both numbers of files.
 pub const POSTMARK_100M: PaperFigure = PaperFigure {
     place: "Figure 6, section 5.3.1",
     what: "transactions by iSCSI's",
@@ -104,7 +107,7 @@ pub const POSTMARK_100M: PaperFigure = PaperFigure {
     most: 2.1,
 };
 
-/// Figure 6: PostMark at 100 Mbit/s, ratio of immediate report to plain iSCSI.
+/// STICS paper, Figure 6: PostMark at 100 Mbit/s, ratio of immediate report to plain iSCSI.
 pub const POSTMARK_100M_IMMEDIATE: PaperFigure = PaperFigure {
     place: "Figure 6, section 5.3.1",
     what: "transactions by iSCSI's",
@@ -112,7 +115,7 @@ pub const POSTMARK_100M_IMMEDIATE: PaperFigure = PaperFigure {
     most: 4.18,
 };
 
-/// Figure 7: PostMark at 1 Gbit/s, ratio of report after complete to plain iSCSI.
+/// STICS paper, Figure 7: PostMark at 1 Gbit/s, ratio of report after complete to plain iSCSI.
 pub const POSTMARK_1G: PaperFigure = PaperFigure {
     place: "Figure 7, section 5.3.1",
     what: "transactions by iSCSI's",
@@ -120,7 +123,7 @@ pub const POSTMARK_1G: PaperFigure = PaperFigure {
     most: 1.8,
 };
 
-/// Figure 7: PostMark at 1 Gbit/s, ratio of immediate report to plain iSCSI.
+/// STICS paper, Figure 7: PostMark at 1 Gbit/s, ratio of immediate report to plain iSCSI.
 pub const POSTMARK_1G_IMMEDIATE: PaperFigure = PaperFigure {
     place: "Figure 7, section 5.3.1",
     what: "transactions by iSCSI's",
@@ -128,7 +131,7 @@ pub const POSTMARK_1G_IMMEDIATE: PaperFigure = PaperFigure {
     most: 3.07,
 };
 
-/// Figure 8: IOzone, random reads and writes of 1 to 32 KiB, synchronous, 100 Mbit/s.
+/// STICS paper, Figure 8: IOzone, random reads and writes of 1 to 32 KiB, synchronous, 100 Mbit/s.
 pub const IOZONE: PaperFigure = PaperFigure {
     place: "Figure 8, section 5.3.2",
     what: "throughput by iSCSI's",
@@ -136,7 +139,7 @@ pub const IOZONE: PaperFigure = PaperFigure {
     most: 4.3,
 };
 
-/// Figures 9 and 10: vxbench on Solaris, random writes and mixed, 100 Mbit/s.
+/// STICS paper, Figures 9 and 10: vxbench on Solaris, random writes and mixed, 100 Mbit/s.
 pub const VXBENCH: PaperFigure = PaperFigure {
     place: "Figures 9 and 10, section 5.3.3",
     what: "throughput by iSCSI's",

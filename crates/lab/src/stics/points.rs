@@ -19,12 +19,12 @@ use workload::{
 
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteGateway, SiteLink};
 
-/// The ways to access the storage: the word in the points' names, and the report mode of the
-/// gateway if there is one.
+/// The ways to access the storage: the word in the names of measured points, and the report mode of
+/// the gateway if there is one.
 pub(super) const HOWS: [(&str, Option<&str>); 3] =
     [("iscsi", None), ("after-complete", Some("after-complete")), ("immediate", Some("immediate"))];
 
-/// The file pools of PostMark in section 5.3.1, by the words in the points' names.
+/// The file pools of PostMark in section 5.3.1, by the words in the names of measured points.
 pub(super) const POOLS: [&str; 2] = ["small", "large"];
 
 /// Record sizes of Figure 8, in KiB.
@@ -47,7 +47,8 @@ const MBIT_100: u64 = 100_000_000;
 const GBIT: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
 
-/// Returns the points of Figure 6 or 7: PostMark over a link of this rate.
+/// Returns the points to measure for Figure 6 or 7 of the STICS paper: PostMark over a link of this
+/// rate.
 fn postmark(figure: &str, rate: u64, scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (how, report) in HOWS {
@@ -91,7 +92,8 @@ fn pool_of(pool: &str, block: u32, scale: ExperimentScale) -> (WorkloadTask, f64
     )
 }
 
-/// Returns the points of Figures 8 and 9: records of several sizes at random positions of a device.
+/// Returns the points to measure for Figures 8 and 9 of the STICS paper: records of several sizes
+/// at random positions of a device.
 fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let set_mib = scale.pick(32, 512);
     let seconds = scale.pick(3, 15);
@@ -160,7 +162,7 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
 /// random blocks at 8 ms each, fewer because some blocks are overwritten in the log.
 const DRAINED: f64 = 9.0;
 
-/// Returns the points of Figures 11 and 12: the trace.
+/// Returns the points to measure for Figures 11 and 12 of the STICS paper: the trace.
 fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let requests = scale.pick(3000, TraceWorkload::default().requests);
     let point = |(how, report)| {
@@ -187,7 +189,8 @@ fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     HOWS.into_iter().map(point).collect()
 }
 
-/// Returns the points of Table 8: PostMark on several nodes concurrently.
+/// Returns the points to measure for Table 8 of the STICS paper: PostMark on several nodes
+/// concurrently.
 fn nodes(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for nodes in 1..=4 {

@@ -1,5 +1,5 @@
-//! Report sections for Table 5 and Figures 10 to 15: Bonnie++, PostMark and a software build on
-//! ext4.
+//! Report sections for Table 5 and Figures 10 to 15 of the Fair-TCP paper: Bonnie++, PostMark and a
+//! software build on ext4.
 
 use super::{
     commands::{missed, ratio_curve, said},
@@ -21,7 +21,7 @@ use crate::{
 /// ensemble.
 const PROMISED: f64 = 1.17;
 
-/// Returns the section for Figures 11 to 14: PostMark.
+/// Returns the report section for Figures 11 to 14 of the Fair-TCP paper: PostMark.
 pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
     let one = times(measured, "postmark-1", "PostMark, one process", &POSTMARK_1, None);
     let ten =
@@ -75,7 +75,7 @@ fn elsewhere(
     section
 }
 
-/// Returns the section for Figure 15: a software build.
+/// Returns the report section for Figure 15 of the Fair-TCP paper: a software build.
 pub fn build(measured: &MeasuredPoints<'_>) -> Section {
     let mut builds = ReportTable::new("Builds", "one-way delay");
     for (windows, _) in BOTH {
@@ -94,7 +94,7 @@ pub fn build(measured: &MeasuredPoints<'_>) -> Section {
     elsewhere(measured, section, &builds, "build", |_| vec![(2, KERNEL_COMPILE)]).table(builds)
 }
 
-/// Returns the section for Table 5 and Figure 10: Bonnie++.
+/// Returns the report section for Table 5 and Figure 10 of the Fair-TCP paper: Bonnie++.
 pub fn bonnie(measured: &MeasuredPoints<'_>) -> Section {
     let alone = ReportTable::new("Bonnie++, one process", "one-way delay");
     let alone = with_columns(alone).rows(delays(), row, |(at, delay)| {

@@ -1,5 +1,5 @@
-//! Report sections for Figures 7 and 8 and Tables 3 and 4: commands of 128 KiB over a session, 32
-//! in flight.
+//! Report sections for Figures 7 and 8 and Tables 3 and 4 of the Fair-TCP paper: commands of 128
+//! KiB over a session, 32 in flight.
 
 use super::{delays, point, row};
 use crate::{
@@ -14,7 +14,7 @@ fn promised(delay: u32) -> f64 {
     if (2..=6).contains(&delay) { 1.22 } else { 1.15 }
 }
 
-/// Returns the section for Figure 7: throughput of writes.
+/// Returns the report section for Figure 7 of the Fair-TCP paper: throughput of writes.
 pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |windows: &str, delay| measured.cell(&point("writes", windows, delay), "", "Mbit/s");
     let mut rates = ReportTable::new("Throughput of writes", "one-way delay");
@@ -135,7 +135,7 @@ fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Sect
 const NOT_PROMISED: &str = "the bar was found with a target that answers commands in order, which costs Reno more than an ensemble; our target \
                             answers a command when it is complete. Besides, a run of a few seconds is accurate to about 0.05";
 
-/// Returns the section for Table 3: turnaround of writes.
+/// Returns the report section for Table 3 of the Fair-TCP paper: turnaround of writes.
 pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
     let section = Section::new("Table 3: turnaround of writes").text(
         "The time from when the session gets a command until its answer. The bars: mean and deviation with an ensemble are below Reno's. The time \
@@ -154,7 +154,8 @@ pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
     .table(deviations)
 }
 
-/// Returns the section for Figure 8 and Table 4: throughput and turnaround of reads.
+/// Returns the report section for Figure 8 and Table 4 of the Fair-TCP paper: throughput and
+/// turnaround of reads.
 pub fn reads(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |windows: &str, delay| measured.cell(&point("reads", windows, delay), "", "Mbit/s");
     let mut rates = ReportTable::new("Throughput of reads", "one-way delay");

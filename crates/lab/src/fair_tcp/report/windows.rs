@@ -1,4 +1,5 @@
-//! Report sections for Table 2 and Figures 2, 3 and 6: congestion windows, sampled every 10 ms.
+//! Report sections for Table 2 and Figures 2, 3 and 6 of the Fair-TCP paper: congestion windows,
+//! sampled every 10 ms.
 
 use super::{commands::missed, delays, point, row};
 use crate::{
@@ -10,7 +11,8 @@ use crate::{
 /// The bar for the spread of an ensemble's window: at most this, in percent of the window's mean.
 const MOST_SPREAD: f64 = 21.0;
 
-/// Returns the section for Table 2: the windows of a session's connections.
+/// Returns the report section for Table 2 of the Fair-TCP paper: the windows of a session's
+/// connections.
 pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     let spread = table(measured, "writes", "Sum of the windows of a session's connections", &BOTH);
     let per_ack = table(measured, "per-ack", "The same, growing by acknowledgment", &PER_ACK);
@@ -77,7 +79,7 @@ fn table(
 /// The delay in milliseconds at which the paper recorded the windows of its Figures 2 and 3.
 const TRACED: u32 = 4;
 
-/// Returns the section for Figures 2 and 3: windows over time.
+/// Returns the report section for Figures 2 and 3 of the Fair-TCP paper: windows over time.
 pub fn figures_2_and_3(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figures 2 and 3: two connections").text(
         "Windows of the first two connections at 4 ms, and their difference. The paper draws those of Reno: 3.38 segments each, with deviations of \
@@ -128,7 +130,7 @@ pub fn figures_2_and_3(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Returns the section for Figure 6: retransmitted segments.
+/// Returns the report section for Figure 6 of the Fair-TCP paper: retransmitted segments.
 pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("Segments sent again", "one-way delay");
     for (windows, _) in ALL {

@@ -8,9 +8,9 @@ use crate::{
     ExperimentPoint, ExperimentScale, GatewayPlacement, Host, LabSite, SiteGateway, SiteLink,
 };
 
-/// The two ways to write metadata: the word in the points' names, and the mount options. With
-/// `soft`, the file system commits every second instead of every five. `forebay attach` caches up
-/// to 64 MiB of unflushed data and answers reads from it; with frequent commits, a run of some
+/// The two ways to write metadata: the word in the names of measured points, and the mount options.
+/// With `soft`, the file system commits every second instead of every five. `forebay attach` caches
+/// up to 64 MiB of unflushed data and answers reads from it; with frequent commits, a run of some
 /// seconds still writes most of this data to the remote volume.
 const SOFT: (&str, &str) = ("soft", "commit=1");
 const SYNC: (&str, &str) = ("sync", "sync,dirsync");
@@ -176,8 +176,8 @@ fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Optio
     all
 }
 
-/// Returns the points of Table 2: applications by distance, with soft or synchronous metadata, without and with a
-/// gateway.
+/// Returns the points to measure for Table 2 of the outsourcing paper: applications by distance, with soft or
+/// synchronous metadata, without and with a gateway.
 pub(super) fn table_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (meta, options) in [SOFT, SYNC] {
@@ -205,7 +205,8 @@ pub(super) fn table_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points of Table 3: background traffic on the backbone.
+/// Returns the points to measure for Table 3 of the outsourcing paper: background traffic on the
+/// backbone.
 pub(super) fn table_3(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let loads: &[u32] = scale.pick(&[0, 75], &[0, 20, 30, 35, 40, 50, 55, 60, 70, 75]);
     let mut points = Vec::new();
@@ -232,7 +233,8 @@ pub(super) fn table_3(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points of Figure 4: SDET on one disk and on the array.
+/// Returns the points to measure for Figure 4 of the outsourcing paper: SDET on one disk and on the
+/// array.
 pub(super) fn figure_4(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for name in ["ddys", "array"] {
@@ -262,8 +264,8 @@ fn small(beside: GatewayPlacement) -> SiteGateway {
     SiteGateway { beside, log: 8 << 20, dram: 2 << 20, nvram: 1 << 20, ..SiteGateway::default() }
 }
 
-/// Returns the points of Figure 5: a small cache at the host's end of the link, at the node's end,
-/// and no cache.
+/// Returns the points to measure for Figure 5 of the outsourcing paper: a small cache at the host's
+/// end of the link, at the node's end, and no cache.
 pub(super) fn figure_5(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let places = [
         ("none", None),
@@ -291,7 +293,8 @@ pub(super) fn figure_5(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points of Figure 6: caches of two sizes under background traffic.
+/// Returns the points to measure for Figure 6 of the outsourcing paper: caches of two sizes under
+/// background traffic.
 pub(super) fn figure_6(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let caches =
         [("none", None), ("small", Some(small(GatewayPlacement::Host))), ("large", Some(large()))];
@@ -315,8 +318,8 @@ pub(super) fn figure_6(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points of Figure 7: PostMark on a host with little page cache. A gateway at the
-/// host's end of the link can cache a share of the files.
+/// Returns the points to measure for Figure 7 of the outsourcing paper: PostMark on a host with
+/// little page cache. A gateway at the host's end of the link can cache a share of the files.
 pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     // The number of files, and their total size in bytes.
     let files = scale.pick(3000, 12_000);
@@ -374,11 +377,13 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Delays and loads of Figure 7 in a full run.
+/// Figure 7 of the outsourcing paper in a full run: the one-way delays in ms, and the background
+/// loads in percent.
 const FAR: [u32; 4] = [0, 2, 4, 8];
 const LOADED: [u32; 4] = [0, 30, 55, 70];
 
-/// Returns the points of section 4.3.1 for PostMark with frames of 1.5 and 8 KB.
+/// Returns the points to measure for section 4.3.1 of the outsourcing paper: PostMark with frames
+/// of 1.5 and 8 KB.
 pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for delay in scale.pick(&[0][..], &[0, 1, 8]) {
@@ -398,10 +403,11 @@ pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// The paper's window sizes: the word in the points' names, and bytes.
+/// The paper's window sizes: the word in the names of measured points, and bytes.
 pub(super) const WINDOWS: [(&str, u64); 2] = [("64k", 64 << 10), ("640k", 640 << 10)];
 
-/// Returns the points of section 4.3.1 for PostMark with windows of 64 KB and of ten times that.
+/// Returns the points to measure for section 4.3.1 of the outsourcing paper: PostMark with windows
+/// of 64 KB and of ten times that.
 pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (word, bytes) in WINDOWS {

@@ -5,7 +5,7 @@ use workload::{Micro, MicroAccess, MicroAccessPattern, WorkloadTask};
 use super::testbeds::{JUMBO, StorageDistance, WAYS, device, disk, gigabit};
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteServer};
 
-/// The accesses, with their words in the points' names.
+/// The accesses, with their words in the names of measured points.
 const ACCESSES: [(&str, MicroAccessPattern, MicroAccess); 6] = [
     ("random-read", MicroAccessPattern::Random, MicroAccess::Read),
     ("random-write", MicroAccessPattern::Random, MicroAccess::Write),
@@ -63,7 +63,8 @@ fn small_disk(name: &str, set_mib: u32, scale: ExperimentScale) -> SiteDisk {
     disk
 }
 
-/// Returns the points of Table 1: four disks, each with a working set of four times its cache.
+/// Returns the points to measure for Table 1 of the outsourcing paper: four disks, each with a
+/// working set of four times its cache.
 pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (name, cache_mib) in [("dnes", 2), ("ddys", 4), ("array", 128), ("null", 256)] {
@@ -114,7 +115,8 @@ pub(super) fn sweep(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points of Figure 2: the parts of the time of a request.
+/// Returns the points to measure for Figure 2 of the outsourcing paper: the parts of the time of a
+/// request.
 pub(super) fn figure_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let base = device(disk("null"), 80);
     let far = StorageDistance::Delay(0).over(base.clone());
@@ -134,7 +136,8 @@ pub(super) fn figure_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points of section 4.3.1 for 8 KiB random writes with frames of 1.5 and 8 KB.
+/// Returns the points to measure for section 4.3.1 of the outsourcing paper: 8 KiB random writes
+/// with frames of 1.5 and 8 KB.
 pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let delays: &[u32] = scale.pick(&[0], &[0, 1, 8]);
     let mut points = Vec::new();
@@ -150,7 +153,8 @@ pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points of section 4.3.1 for windows of 64 KB and of ten times that.
+/// Returns the points to measure for section 4.3.1 of the outsourcing paper: windows of 64 KB and
+/// of ten times that.
 pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (word, bytes) in super::applications::WINDOWS {

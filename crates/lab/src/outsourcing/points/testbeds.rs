@@ -81,8 +81,8 @@ pub(super) fn backbone(load: u32) -> SiteLink {
     })
 }
 
-/// Returns a disk of the paper by its word in the points' names. Its write cache is on, and its
-/// content counts as stable, as in the paper.
+/// Returns a disk of the paper by its word in the names of measured points. Its write cache is on,
+/// and data in it is considered stable, as in the paper.
 pub(super) fn disk(name: &str) -> SiteDisk {
     let model = match name {
         "dnes" => "ibm-dnes",

@@ -1,4 +1,4 @@
-//! Report sections for Table 2 and Figure 4: applications over distance.
+//! Report sections for Table 2 and Figure 4 of the outsourcing paper: applications over distance.
 
 use super::{
     delays,
@@ -10,8 +10,8 @@ use crate::{
     paper::outsourcing::{APPLICATIONS, FIGURE_4, MISPRINTS, WAYS, application_named},
 };
 
-/// The workloads of Table 2: the word in the points' names, the name in the report, and the unit of
-/// the metric.
+/// The workloads of Table 2: the word in the names of measured points, the name in the report, and
+/// the unit of the metric.
 const WORKLOADS: [(&str, &str, &str); 5] = [
     ("build", "build", "1/h"),
     ("sdet", "SDET", "1/h"),
@@ -20,14 +20,14 @@ const WORKLOADS: [(&str, &str, &str); 5] = [
     ("tpcc", "TPC-C", "1/min"),
 ];
 
-/// The file systems: the word in the points' names, and the name in the report.
+/// The file systems: the word in the names of measured points, and the name in the report.
 const METADATA: [(&str, &str); 2] = [("soft", "ext4"), ("sync", "ext4, sync")];
 
 /// The bar for Surge and TPC-C at 8 ms with a gateway: the share of local performance. Without a
 /// gateway the paper has 0.86 and 0.82 to 0.89.
 const KEPT_AT_8_MS: f64 = 0.95;
 
-/// Returns the section for Table 2: applications by delay.
+/// Returns the report section for Table 2 of the outsourcing paper: applications by delay.
 pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 2: applications")
         .text(
@@ -87,7 +87,7 @@ fn paper(workload: &str, meta: &str) -> Option<(f64, [f64; 6])> {
     (count > 0.0).then(|| (local / count, shares.map(|sum| sum / count)))
 }
 
-/// Returns the table of the metrics with a local disk.
+/// Returns a table with the result of each workload on a local disk.
 fn local(measured: &MeasuredPoints<'_>) -> ReportTable {
     let mut table = ReportTable::new("On a disk of the host's own", "file system");
     for (_, name, unit) in WORKLOADS {
@@ -215,7 +215,8 @@ fn at_8_ms(
 /// The round trip time at a one-way delay of 8 ms.
 const ROUND_TRIP_MS: f64 = 16.0;
 
-/// Returns the section for Figure 4: SDET by delay, on one disk and on an array.
+/// Returns the report section for Figure 4 of the outsourcing paper: SDET by delay, on one disk and
+/// on an array.
 pub fn figure_4(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("SDET, scripts an hour", "one-way delay");
     let mut plot =

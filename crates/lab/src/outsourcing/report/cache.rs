@@ -1,4 +1,5 @@
-//! Report sections for Figures 5 to 7: caches that hide the network's delay.
+//! Report sections for Figures 5 to 7 of the outsourcing paper: caches that hide the network's
+//! delay.
 
 use super::{
     congestion::BACKBONE_MBIT_S, delays, explanations, farthest, noted, share, storage_sentence,
@@ -17,7 +18,7 @@ use crate::{
     },
 };
 
-/// Returns the section for Figure 5: the place of a cache.
+/// Returns the report section for Figure 5 of the outsourcing paper: the place of a cache.
 pub fn figure_5(measured: &MeasuredPoints<'_>) -> Section {
     let places = [("none", "no cache"), ("node", "at the node"), ("host", "at the host")];
     let point = |place: &str, at: &str| format!("figure-5/{place}/{at}");
@@ -123,7 +124,7 @@ fn figure_6_held(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// Returns the section for Figure 6: write caches under congestion.
+/// Returns the report section for Figure 6 of the outsourcing paper: write caches under congestion.
 pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     let caches = [("none", "none"), ("small", "log of 8 MiB"), ("large", "log of 256 MiB")];
     let kept = figure_6_shares(measured);
@@ -166,7 +167,7 @@ pub fn figure_6(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Returns the section for Figure 7: read caches of several sizes.
+/// Returns the report section for Figure 7 of the outsourcing paper: read caches of several sizes.
 pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     let caches = [("none", "none"), ("10", "10 %"), ("30", "30 %"), ("60", "60 %")];
     let under_load = |cache: &str, load: u32| format!("figure-7/load/{cache}/{load}");
@@ -261,8 +262,8 @@ const TRANSACTIONS: CacheFigureLabels = CacheFigureLabels {
     unit: "1/s",
 };
 
-/// Returns a table with a column for each cache. `caches` has the words in the points' names, and
-/// the names in the report.
+/// Returns a table with a column for each cache. `caches` has the words in the names of measured
+/// points, and the names in the report.
 fn by_delay(
     measured: &MeasuredPoints<'_>,
     of: CacheFigureLabels,

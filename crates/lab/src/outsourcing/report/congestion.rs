@@ -1,4 +1,5 @@
-//! Report section for Table 3: background traffic on a backbone of 155 Mbit/s.
+//! Report section for Table 3 of the outsourcing paper: background traffic on a backbone of 155
+//! Mbit/s.
 
 use super::{explanations, farthest, share, storage_sentence};
 use crate::{
@@ -17,7 +18,7 @@ const COLUMNS: [(&str, CongestionColumn); 3] = [
     ("TPC-C", ("tpcc", "soft", "1/min", |row| Some(row.tpcc))),
 ];
 
-/// Returns the section for Table 3: applications under congestion.
+/// Returns the report section for Table 3 of the outsourcing paper: applications under congestion.
 pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |(workload, meta, unit, _): &CongestionColumn, load: u32| {
         measured.cell(&format!("table-3/{workload}/{meta}/{load}"), "", unit)

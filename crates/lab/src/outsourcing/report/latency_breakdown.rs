@@ -1,4 +1,5 @@
-//! Report section for Figure 2: the parts of the time of a single 8 KiB request.
+//! Report section for Figure 2 of the outsourcing paper: the parts of the time of a single 8 KiB
+//! request.
 
 use super::storage_sentence;
 use crate::{
@@ -9,7 +10,8 @@ use crate::{
     },
 };
 
-/// Returns the section for Figure 2: the time of a request by component.
+/// Returns the report section for Figure 2 of the outsourcing paper: the time of a request by
+/// component.
 pub fn figure_2(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 2: a request's time by component")
         .text(
@@ -45,7 +47,7 @@ fn made_of(measured: &MeasuredPoints<'_>, way: &str) -> Option<String> {
 
 const WAYS: [&str; 2] = ["read", "write"];
 
-/// The kinds of requests: the word in the points' names, and the name in the report.
+/// The kinds of requests: the word in the names of measured points, and the name in the report.
 const HOWS: [(&str, &str); 3] = [
     ("device", "from an attached device"),
     ("url", "from our initiator, without the kernel's block layer"),

@@ -1,4 +1,5 @@
-//! Report sections for Table 1 (single requests of one thread) and for requests of several sizes.
+//! Report sections for Table 1 of the outsourcing paper (single requests of one thread) and for
+//! requests of several sizes.
 
 use super::{delays, equation, storage_sentence, table_1_point as point, way};
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     },
 };
 
-/// Returns the section for Table 1: single requests of 8 KiB.
+/// Returns the report section for Table 1 of the outsourcing paper: single requests of 8 KiB.
 pub fn table_1(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Table 1: single requests of 8 KiB")
         .text(
@@ -134,7 +135,7 @@ fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
     ACCESSES.into_iter().enumerate().filter_map(deviation).collect()
 }
 
-/// The sizes of the sweep: bytes, and the word in the points' names.
+/// The sizes of the sweep: bytes, and the word in the names of measured points.
 const SIZES: [(f64, &str); 7] = [
     (1024.0, "1k"),
     (2048.0, "2k"),

@@ -57,7 +57,7 @@ fn table_1_point(disk: &str, access: &str, way: &str) -> String {
     format!("table-1/{disk}/{access}/{way}")
 }
 
-/// Returns the delays in ms, each with its word in the points' names.
+/// Returns the delays in ms, each with its word in the names of measured points.
 fn delays() -> impl Iterator<Item = (f64, &'static str)> {
     paper::DELAYS_MS.into_iter().zip(paper::WAYS.into_iter().skip(2))
 }

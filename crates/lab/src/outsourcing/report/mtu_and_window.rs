@@ -9,9 +9,9 @@ use crate::{
     },
 };
 
-/// A workload that is measured with two settings: the word in the points' names, the name in the
-/// report, the unit of its figure, and what the paper says about the ratio of the two settings.
-/// That is a number or a range, possibly at one delay only, or a statement.
+/// A workload that is measured with two settings: the word in the names of measured points, the
+/// name in the report, the unit of its figure, and what the paper says about the ratio of the two
+/// settings. That is a number or a range, possibly at one delay only, or a statement.
 struct Compared {
     word: &'static str,
     name: &'static str,

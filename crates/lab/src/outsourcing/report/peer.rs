@@ -3,7 +3,7 @@
 use super::{delays, storage_sentence, way};
 use crate::{Cell, Curve, MeasuredPoints, Plot, ReportTable, Section};
 
-/// The peers: the word in the points' names, and the name in the report.
+/// The peers: the word in the names of measured points, and the name in the report.
 const PEERS: [(&str, &str); 4] = [
     ("forebay", "Forebay"),
     ("tgt", "tgt"),

@@ -1,4 +1,4 @@
-//! Report sections for Figures 8 to 10: records at random positions of a device.
+//! Report sections for Figures 8 to 10 of the STICS paper: records at random positions of a device.
 
 use super::{Ratio, claimed, farthest};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 /// The name and unit of the workload's figure for throughput.
 const THROUGHPUT: (&str, &str) = ("throughput", "MB/s of 1000 KiB");
 
-/// Returns the section for Figure 8: random reads and writes.
+/// Returns the report section for Figure 8 of the STICS paper: random reads and writes.
 pub(super) fn figure_8(measured: &MeasuredPoints<'_>) -> Section {
     let mut section = Section::new("Figure 8: random reads and writes, 100 Mbit/s").text(
         "One thread; each write is stable before the next. The paper uses IOzone on a file of 512 MB, we use the block device itself.",
@@ -52,8 +52,8 @@ pub(super) fn figure_8(measured: &MeasuredPoints<'_>) -> Section {
     farthest(measured, section, &ratios, &IOZONE)
 }
 
-/// Returns the section for Figures 9 and 10: random writes and a mix of reads and writes, with the
-/// processor time that they take.
+/// Returns the report section for Figures 9 and 10 of the STICS paper: random writes and a mix of
+/// reads and writes, with the processor time that they take.
 pub(super) fn figures_9_and_10(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("Like vxbench, 100 Mbit/s", "load")
         .column_of("throughput", "iSCSI", "KiB/s")

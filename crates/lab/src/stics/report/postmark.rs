@@ -1,4 +1,4 @@
-//! Report sections for Figures 6 and 7 and Table 8: PostMark.
+//! Report sections for Figures 6 and 7 and Table 8 of the STICS paper: PostMark.
 
 use super::{Ratio, claimed, explanations::GatewayComparison, farthest};
 use crate::{
@@ -10,7 +10,8 @@ use crate::{
     stics::points::POOLS,
 };
 
-/// Returns the section for Figure 6 (100 Mbit/s) or 7 (1 Gbit/s).
+/// Returns the report section for Figure 6 (100 Mbit/s) or 7 (1 Gbit/s) of the STICS paper:
+/// PostMark.
 pub(super) fn figure(measured: &MeasuredPoints<'_>, number: u8) -> Section {
     let (rate, after, immediate) = match number {
         6 => ("100 Mbit/s", paper::POSTMARK_100M, paper::POSTMARK_100M_IMMEDIATE),
@@ -76,7 +77,8 @@ pub(super) fn figure(measured: &MeasuredPoints<'_>, number: u8) -> Section {
     section.table(table)
 }
 
-/// Returns the section for Table 8: PostMark on several nodes concurrently.
+/// Returns the report section for Table 8 of the STICS paper: PostMark on several nodes
+/// concurrently.
 pub(super) fn table_8(measured: &MeasuredPoints<'_>) -> Section {
     let mut table =
         ReportTable::new("PostMark on all nodes at once, 1 Gbit/s", "nodes, block size in bytes")

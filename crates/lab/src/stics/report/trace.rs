@@ -1,4 +1,4 @@
-//! Report section for Figures 11 and 12: the response times of the trace.
+//! Report section for Figures 11 and 12 of the STICS paper: the response times of the trace.
 
 use workload::WorkloadSeries;
 
@@ -16,7 +16,7 @@ const HOWS: [&str; 3] = ["immediate", "after-complete", "iscsi"];
 const HISTOGRAM_MS: [f64; 2] = [0.0, 40.0];
 const BINS: usize = 80;
 
-/// Returns the section for Figures 11 and 12: response times of a trace.
+/// Returns the report section for Figures 11 and 12 of the STICS paper: response times of a trace.
 pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
     let point = |how: &str| format!("figure-11/{how}");
     let mut table = ReportTable::new("Response times of the trace, 1 Gbit/s", "")

@@ -1,4 +1,5 @@
-//! Report sections for Tables 3 to 6: the network packets, requests and SCSI commands of PostMark.
+//! Report sections for Tables 3 to 6 of the STICS paper: the network packets, requests and SCSI
+//! commands of PostMark.
 
 use super::{counted, counted_cell, postmark::or_words};
 use crate::{
@@ -27,7 +28,7 @@ const CLASSES: [(&str, &str); 6] = [
 /// Bytes of an Ethernet frame in addition to its IP packet. The paper counted frames at a switch.
 const FRAME_HEADER: f64 = 14.0;
 
-/// Returns the section for Tables 3 and 4: packets.
+/// Returns the report section for Tables 3 and 4 of the STICS paper: packets.
 pub(super) fn packets(measured: &MeasuredPoints<'_>) -> Section {
     let of = |point: &str, class: &str| {
         let end = format!("packets_by_length {class}");
@@ -164,7 +165,8 @@ impl Totals {
     }
 }
 
-/// Returns the section for Table 5: requests, and which part of the system answered them.
+/// Returns the report section for Table 5 of the STICS paper: requests, and which part of the
+/// system answered them.
 pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
     let blocks = |point: &str, part: &str| {
         counted(measured, point, |name| {
@@ -206,7 +208,7 @@ pub(super) fn requests(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Returns the section for Table 6: SCSI commands that the node received.
+/// Returns the report section for Table 6 of the STICS paper: SCSI commands that the node received.
 pub(super) fn commands(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("SCSI commands at the node", "command")
         .column("iSCSI", "")
