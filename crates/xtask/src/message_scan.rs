@@ -154,7 +154,7 @@ impl<'a> Scan<'_, 'a> {
         }
     }
 
-    /// Returns the messages of the failures that an expression can be.
+    /// Returns the messages of all failures to which an expression can evaluate.
     fn made_failures(&self, value: &'a Expr, depth: usize) -> Vec<&'a Expr> {
         let Some(depth) = depth.checked_sub(1) else { return vec![] };
         match value {
@@ -171,7 +171,8 @@ impl<'a> Scan<'_, 'a> {
         }
     }
 
-    /// Returns the texts that an expression can be, with [`VALUE`] for each value in them.
+    /// Returns all texts to which an expression can evaluate, with [`VALUE`] for each value in
+    /// them.
     fn texts(&self, value: &Expr, depth: usize) -> Vec<String> {
         let Some(depth) = depth.checked_sub(1) else { return vec![] };
         match value {

@@ -84,7 +84,7 @@ pub struct EndedSideStep {
 }
 
 impl SideStep {
-    /// Makes a step that needs one place.
+    /// Makes a step that takes one place, as most steps do.
     pub fn new(name: &str, run: impl FnOnce() -> SideStepResult + Send + 'static) -> SideStep {
         SideStep { name: name.to_owned(), need: StepNeed::PLACE, run: Box::new(run) }
     }
@@ -150,8 +150,8 @@ struct ScheduleState {
 }
 
 impl ScheduleState {
-    /// Returns true if a step can start now. A step that needs more places than there are starts
-    /// when no other step runs.
+    /// Returns true if enough places are free for a step and no running step disturbs it. A step
+    /// that needs more places than there are starts when no other step runs.
     fn has_room(&self, need: StepNeed, places: usize) -> bool {
         let taken: usize = self.running.iter().map(|running| running.places).sum();
         let changes = |need: StepNeed| {

@@ -29,7 +29,7 @@ struct ListedStep<'a> {
 }
 
 impl<'a> StepList<'a> {
-    /// Adds a step that needs one place.
+    /// Adds a step that takes one place, as most steps do.
     pub fn add(&mut self, name: &str, run: impl FnOnce() -> Result<StepTally> + 'a) {
         self.add_with(StepNeed::PLACE, name, run);
     }

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
     use crate::check::tree::tree_of;
 
-    /// Returns the violations in the files with an empty list of exceptions.
+    /// Returns the violations in these files for an empty list of exceptions.
     fn violations_of(sources: &[(&str, &str)]) -> Vec<String> {
         all_violations(&measure(&tree_of(sources)), &Exceptions::default())
     }

@@ -1,5 +1,5 @@
-//! Checks the floors of ARCHITECTURE.md: a crate uses only the crates that its line in the table
-//! allows, all of them on lower floors.
+//! Checks the floors (layers of crates) in ARCHITECTURE.md: a crate uses only the crates that its
+//! line in the table allows, all of them on lower floors.
 
 use std::collections::BTreeSet;
 use std::process::Command;

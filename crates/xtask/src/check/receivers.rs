@@ -1,6 +1,7 @@
-//! Finds the type of an expression without the compiler, as far as that is needed to know whose method a call names.
+//! Finds the type of an expression without the compiler, as far as needed to find the type whose method is called.
 //!
-//! References, smart pointers, locks, options and lists are looked through: the type of `&Arc<Mutex<State>>` is `State`.
+//! References, smart pointers, locks, options and lists are looked through: the type of `&Arc<Mutex<State>>` is
+//! `State`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,7 +2,7 @@
 
 use super::model::DurabilityPromise;
 
-/// The machines of a site, by their number in the power supply.
+/// The numbers of a site's machines in the simulated power supply.
 pub const NODE: usize = 0;
 pub const GATEWAY: usize = 1;
 pub const PARTNER: usize = 2;

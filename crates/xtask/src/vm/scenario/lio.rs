@@ -84,7 +84,8 @@ pub fn script(name: &str) -> String {
     format!("NAME={name}\nINITIATOR={INITIATOR}\n{MAKE}")
 }
 
-/// Writes through cuts in a session with this many connections, and reads everything back.
+/// Writes in a session with this many connections while the network is cut several times, and reads
+/// everything back.
 fn through_cuts(
     stage: &mut VmScenarioStage<'_>,
     guest: &mut Guest,
