@@ -40,8 +40,8 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Creates an empty cluster with page checksums. If the caller is root, the cluster belongs to
-    /// another user, because PostgreSQL does not run as root.
+    /// Creates an empty PostgreSQL cluster with page checksums. If the caller is root, the cluster
+    /// belongs to another user, because PostgreSQL does not run as root.
     pub(super) fn make(
         folder: &Path,
         scratch: &Path,
