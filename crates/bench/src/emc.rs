@@ -1,6 +1,6 @@
 //! Replays the EMC-tel-like trace on the configurations of the STICS paper: a far volume without a
-//! cache, a gateway with each kind of report, and the log disk's own file. Each runs over a link
-//! without delay and over one of 4 ms.
+//! cache, a gateway with each report mode, and the file of the log disk alone. Each configuration
+//! is measured over a link without delay and over one of 4 ms.
 
 pub mod replay;
 pub mod disk;

@@ -15,7 +15,8 @@ use crate::plan::{self, BenchGroup, GROUPS, servers};
 use crate::stage::BenchServers;
 use crate::{emc, memory, postmark, report};
 
-/// Measures and reports. Returns true if every bar that was measured holds.
+/// Measures the selected groups and reports their figures. Returns true if every bar that was
+/// measured holds.
 pub fn bench(options: &BenchOptions) -> Result<bool> {
     if options.groups == ["postmark"] {
         return postmark::bench(options);

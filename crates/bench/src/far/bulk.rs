@@ -23,7 +23,7 @@ pub enum BulkStreamDirection {
 }
 
 impl BulkStreamDirection {
-    /// Returns the name of the point in the report.
+    /// Returns the name under which the report lists a stream in this direction.
     pub fn name(self) -> &'static str {
         match self {
             BulkStreamDirection::Forth => "bulk TCP, to the far end",

@@ -68,7 +68,7 @@ pub fn measure(
 
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// All rounds on one link with one congestion control.
+/// The points of all rounds that were measured on one link with one congestion control.
 pub struct FarFigures {
     link: String,
     control: String,
