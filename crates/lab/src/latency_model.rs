@@ -29,7 +29,7 @@ pub enum LatencyRule {
 }
 
 impl LatencyRule {
-    /// All rules, each more complete than the one before.
+    /// All rules, from the simplest to the most complete.
     pub const ALL: [Self; 3] = [Self::Sum, Self::Masked, Self::Answered];
 
     /// Returns the name of the rule for the report.

@@ -22,7 +22,7 @@ pub struct ExperimentPoint {
     pub windows: bool,
 }
 
-/// The extent of an experiment.
+/// The extent of a run: how many points are measured, and for how long.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ExperimentScale {

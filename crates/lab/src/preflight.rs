@@ -66,8 +66,8 @@ const MKFS: Tool = Tool { program: "mkfs.ext4", package: "e2fsprogs" };
 
 impl Means {
     /// Checks this machine for the capabilities that these points need. `name` is the name of the
-    /// run. `link` is the caller's check if links can be created. `disk` is a folder on the disk
-    /// for volumes, `files` a folder in memory.
+    /// run. `link` says if links can be created, which the caller has checked. `disk` is a folder
+    /// on the disk for volumes, `files` a folder in memory.
     ///
     /// # Errors
     /// If the system does not report its free space.

@@ -104,7 +104,7 @@ pub struct SiteGateway {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatewayPlacement {
-    /// A process at the host's end of the link.
+    /// In a process of its own, at the host's end of the link.
     #[default]
     Host,
     /// In the process of the node, above the node's disk.

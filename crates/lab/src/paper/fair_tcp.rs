@@ -4,10 +4,10 @@
 
 use super::{Misprint, PaperFigure};
 
-/// One-way delays of every table and figure, ms.
+/// One-way delays of all tables and figures of the Fair-TCP paper, ms.
 pub const DELAYS_MS: [f64; 6] = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0];
 
-/// The share of lost packets (section 3.2).
+/// The share of lost packets in the Fair-TCP paper (section 3.2).
 pub const LOSS: f64 = 0.027;
 
 /// A mean with its standard deviation.

@@ -1,4 +1,4 @@
-//! The paper's two testbeds, and the disks at the remote end.
+//! The two testbeds of the outsourcing paper, and the disks at their remote end.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) enum StorageDistance {
     Delay(u32),
 }
 
-/// The distances of the paper's tables.
+/// The distances in the tables of the outsourcing paper.
 pub(super) const WAYS: [StorageDistance; 7] = [
     StorageDistance::Local,
     StorageDistance::Target,

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-/// The words in the points' names, in the order of the paper's numbers.
+/// The words in the names of measured points, in the order of the paper's numbers.
 const HOWS: [&str; 3] = ["immediate", "after-complete", "iscsi"];
 /// The range of the axis of Figure 12, in ms. Nearly all response times of the paper are in it.
 const HISTOGRAM_MS: [f64; 2] = [0.0, 40.0];
