@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(3 * 3600);
 /// Time limit of a call of Bonnie++ that only makes or removes semaphores.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
-/// Settings of a run; the defaults are the paper's.
+/// Settings of the workload Bonnie++; the defaults are the paper's.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bonnie {

@@ -15,7 +15,7 @@ const TOOL: Tool = Tool { program: "fio", package: "fio" };
 /// take this long at 100 KB/s.
 const LIMIT: Duration = Duration::from_secs(5400);
 
-/// Settings of a run. Each setting that is not given has the default of the shape.
+/// Settings of the workload fio. Each setting that is not given has the default of the shape.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fio {

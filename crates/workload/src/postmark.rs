@@ -18,7 +18,7 @@ const TOOL: Tool = Tool { program: "postmark", package: "postmark" };
 /// scaled to minutes.
 const LIMIT: Duration = Duration::from_secs(3 * 3600);
 
-/// Settings of a run. The defaults are PostMark's, except for the block size.
+/// Settings of the workload PostMark. The defaults are PostMark's, except for the block size.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Postmark {

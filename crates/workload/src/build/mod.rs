@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// Bytes that must be free: Dropbear with its objects takes 18 MB; another source may be larger.
 const SPACE: u64 = 256 << 20;
 
-/// Settings of a build.
+/// Settings of the workload that builds software.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Build {

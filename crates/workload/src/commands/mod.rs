@@ -26,7 +26,7 @@ use crate::{
     remote_unit::{self, failed},
 };
 
-/// Settings of a run. Sizes are in bytes.
+/// Settings of the workload that sends SCSI commands. Sizes are in bytes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct CommandsWorkload {

@@ -30,8 +30,8 @@ const SAMPLE: usize = 256;
 /// Upper bound of a measurement in seconds: a day. No point of an experiment takes as long.
 const MOST_SECONDS: u32 = 86_400;
 
-/// Settings of a run. The defaults are those of the paper's Table 1, except for the working set,
-/// which should be several times larger than the caches below.
+/// Settings of the microbenchmark. The defaults are those of the paper's Table 1, except for the
+/// working set, which should be several times larger than the caches below.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Micro {

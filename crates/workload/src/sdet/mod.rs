@@ -37,7 +37,7 @@ const LIMIT: Duration = Duration::from_secs(2 * 3600);
 /// Maximum number of scripts. For each script a thread waits; the papers use 32 scripts at most.
 const MOST_SCRIPTS: u32 = 1024;
 
-/// Settings of a run.
+/// Settings of the workload SDET.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sdet {

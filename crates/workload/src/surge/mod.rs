@@ -44,7 +44,7 @@ const LOOK: Duration = Duration::from_millis(10);
 /// rounded up, times the largest number of lines per second.
 const LOGGED: u64 = 100 * 20_000;
 
-/// Settings of a run.
+/// Settings of the workload Surge.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Surge {

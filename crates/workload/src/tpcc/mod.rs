@@ -24,7 +24,7 @@ use self::{
 };
 use crate::{Error, Tool, Workload, WorkloadResult, WorkloadRun};
 
-/// Settings of a run.
+/// Settings of the workload TPC-C.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tpcc {

@@ -362,7 +362,8 @@ fn order_status(
     };
     let CustomerSelector { warehouse, district, .. } = of;
     act.query_one(&st.status_customer, &[warehouse, district, &customer])?;
-    // This cannot be missing: each customer gets an order when the tables are filled.
+    // Each customer got an order when the tables were filled, so a missing one is a fault of the
+    // storage.
     let Some(order) = act.query_opt(&st.last_order, &[warehouse, district, &customer])? else {
         return Ok(TransactionEnding::Wrong(format!("customer {customer} has no order: {of:?}")));
     };

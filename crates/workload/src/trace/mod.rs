@@ -24,7 +24,7 @@ pub use queue::TraceQueue;
 /// Number of requests of the whole trace, the default of the option.
 const REQUESTS: u64 = TraceEvents::REQUESTS;
 
-/// Settings of a replay.
+/// Settings of the workload that replays a trace.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct TraceWorkload {
