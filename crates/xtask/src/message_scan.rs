@@ -11,7 +11,7 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, Lit, Pat, Stmt};
 
-/// Replaces a value in the text of a message.
+/// Stands for each value in the text of a message.
 pub const VALUE: &str = "…";
 
 /// At most this many references to variables and functions are followed, one from the other; the source has no longer

@@ -46,11 +46,12 @@ pub struct SuiteOptions {
     /// Minutes for which the coherence test kills gateways that share a volume; None leaves it at
     /// the test's default.
     pub coherence_minutes: Option<u64>,
-    /// Rounds of "write data, write a counter elsewhere, kill -9".
+    /// Number of rounds in which data and then a counter are written, and gateway and node are
+    /// killed.
     pub counter_rounds: u32,
-    /// Rounds of `kill -9` under load in each mode; 0 leaves them out.
+    /// Number of rounds of `kill -9` under load in each mode; 0 leaves the step out.
     pub kill_rounds: u32,
-    /// Power cuts of each mode; 0 leaves them out.
+    /// Number of power cuts in each mode; 0 leaves the step out.
     pub power_cuts: u32,
     /// Time for which the link between gateway and node is cut.
     pub cut: Duration,

@@ -19,13 +19,13 @@ const LIST: &str = "crates/xtask/phrases.toml";
 /// Doc comments with at most this many words say no more than the name.
 const SHORT_WORDS: usize = 3;
 
-/// The most doc comments with at most [`SHORT_WORDS`] words.
+/// Upper bound on the number of doc comments with at most [`SHORT_WORDS`] words.
 const SHORT_COMMENTS: usize = 150;
 
 /// Words with which a sentence without a subject begins.
 const OPENINGS: [&str; 8] = ["What", "Of", "Who", "It", "Its", "Nothing", "So", "That"];
 
-/// The most doc comments that begin with one of [`OPENINGS`].
+/// Upper bound on the number of doc comments that begin with one of [`OPENINGS`].
 const OPENED_COMMENTS: usize = 150;
 
 /// A phrase that the project does not use.

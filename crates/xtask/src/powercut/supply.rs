@@ -222,5 +222,5 @@ fn kill(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
 }
 
-/// Limit of [`Supply::wait_off`]. The lag is a few milliseconds; a busy machine needs longer.
+/// Time limit of [`Supply::wait_off`]. The lag is a few milliseconds; a busy machine needs longer.
 const OFF_LIMIT: Duration = Duration::from_secs(20);

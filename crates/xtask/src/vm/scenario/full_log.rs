@@ -30,11 +30,11 @@ struct FullLogCase {
     limit_of_all: Duration,
 }
 
-/// Limit of the cases with BUSY. Linux repeats a write until it is 180 s old: (5 retries + 1) times the command timeout
-/// of 30 s. The last try may be held for 25 s more; the rest is for a slow machine.
+/// Time limit of the cases with BUSY. Linux repeats a write until it is 180 s old: (5 retries + 1) times the command
+/// timeout of 30 s. The last try may be held for 25 s more; the rest is for a slow machine.
 const BUSY_LIMIT: Duration = Duration::from_secs(240);
 
-/// Limit for a write without an answer, with `--all`. Linux resets the unit after about three minutes and keeps
+/// Time limit for a write without an answer, with `--all`. Linux resets the unit after about three minutes and keeps
 /// waiting. This limit is twice as long plus a minute, which is too long for a usual run.
 const HELD_LIMIT: Duration = Duration::from_secs(420);
 
@@ -75,13 +75,13 @@ const KINDS: [&str; 2] = ["raw", "ext4"];
 /// How long every write must wait without an error: more than twice the command timeout of 30 s.
 const ENDURED: Duration = Duration::from_secs(75);
 
-/// Limit for eight logins and four file systems: minutes under emulation on a busy machine.
+/// Time limit for eight logins and four file systems: minutes under emulation on a busy machine.
 const SET_UP_LIMIT: Duration = Duration::from_secs(400);
 
-/// Limit until the logs are full: a log of 8 MiB takes seconds, and longer on a busy machine.
+/// Time limit until the logs are full: a log of 8 MiB takes seconds, and longer on a busy machine.
 const FILL_LIMIT: Duration = Duration::from_secs(180);
 
-/// Limit from the first free space in the log to the end of the write. The kernel replaces a lost session within
+/// Time limit from the first free space in the log to the end of the write. The kernel replaces a lost session within
 /// seconds.
 const ROOM_LIMIT: Duration = Duration::from_secs(180);
 
