@@ -123,7 +123,7 @@ pub struct BenchSeries {
 
 /// Loads that are measured together. The user selects groups by name.
 pub struct BenchGroup {
-    /// The name on the command line.
+    /// The name of the group on the command line.
     pub name: &'static str,
     pub series: &'static [BenchSeries],
     /// True if the group also measures the memory of processes.

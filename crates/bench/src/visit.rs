@@ -10,7 +10,7 @@ use rig::machine;
 
 use crate::load::{BenchLoad, measure};
 
-/// The load and the target.
+/// The target, and the load to put on it.
 #[derive(Debug, clap::Args)]
 pub struct ExternalTargetLoad {
     /// Address and port of the portal.

@@ -107,12 +107,12 @@ impl BadLinkReport {
         println!("  {what:<58} {:>8.2} MB/s", megabytes(outcome));
     }
 
-    /// Prints a ratio, and if it keeps its bar of at least `least`.
+    /// Prints a ratio, and whether it keeps its bar of at least `least`.
     fn at_least(&mut self, what: &str, ratio: f64, least: f64) {
         self.bar(what, ratio, least, ratio >= least, "at least");
     }
 
-    /// Prints a ratio, and if it keeps its bar of at most `most`.
+    /// Prints a ratio, and whether it keeps its bar of at most `most`.
     fn at_most(&mut self, what: &str, ratio: f64, most: f64) {
         self.bar(what, ratio, most, ratio <= most, "at most");
     }
