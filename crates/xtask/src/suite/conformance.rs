@@ -172,7 +172,7 @@ fn is_as_it_should_be(setup: Setup, test: &str, outcome: LibiscsiTestOutcome) ->
     match outcome {
         LibiscsiTestOutcome::Passed => excused.is_none(),
         LibiscsiTestOutcome::Skipped => excused.is_some() || !documented,
-        // A test in this list has a mistake of its own, which may also crash the tool.
+        // An excused test has a mistake of its own, which may also crash the tool.
         LibiscsiTestOutcome::Failed | LibiscsiTestOutcome::Crashed => excused.is_some(),
         LibiscsiTestOutcome::Hung => false,
     }

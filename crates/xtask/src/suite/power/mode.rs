@@ -80,7 +80,7 @@ impl PowerRoundMode {
             PowerRoundMode::Pair | PowerRoundMode::PairNvram => {
                 &[&[GATEWAY, PARTNER], &[GATEWAY], &[PARTNER], &[NODE, GATEWAY, PARTNER]]
             }
-            // Never fail the node alone in these modes. The gateway would continue to run with data
+            // Never fail the node alone in this mode. The gateway would continue to run with data
             // that is only in its NVRAM, and the model would wrongly record data that it reads
             // there as stable.
             PowerRoundMode::ImmediateRestart if failure == PowerRoundFailure::Power => {
