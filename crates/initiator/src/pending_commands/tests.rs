@@ -27,6 +27,7 @@ fn ended(
         sense,
         data_in: DataSegment::new(),
         residual: Residual::None,
+        bidirectional_read_residual: Residual::None,
     })
 }
 

@@ -58,7 +58,9 @@ impl Op {
         match &request.transfer {
             DataPhase::Out(data) => Self::Write { seed, length: data.len() as u32 },
             DataPhase::In(length) => Self::Read { seed, length: *length },
-            DataPhase::None => unreachable!("the tests have no such command"),
+            DataPhase::None | DataPhase::Both { .. } => {
+                unreachable!("the tests have no such command")
+            }
         }
     }
 }

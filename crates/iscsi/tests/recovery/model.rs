@@ -9,18 +9,29 @@ use std::{
 use bytes::Bytes;
 use iscsi::{
     DataSegment,
+    pdu::Residual,
     session::initiator::{CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome},
 };
 use scsi::{Cdb, Lun, ScsiStatus};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
-    Read { length: u32 },
-    Write { length: u32 },
+    Read {
+        length: u32,
+    },
+    Write {
+        length: u32,
+    },
+    /// Writes and returns the version that was written, as a bidirectional command.
+    Exchange {
+        data_out: u32,
+        data_in: u32,
+    },
 }
 
 const READ: u8 = 0x88;
 const WRITE: u8 = 0x8a;
+const EXCHANGE: u8 = 0x7f;
 
 /// Returns bytes that depend on block, version and offset.
 fn pattern(block: u8, version: u32, length: u32) -> Bytes {
@@ -58,6 +69,12 @@ impl Disk {
                 assert!(version >= *now, "block {block}: version {version} after {now}");
                 *now = version;
                 DataSegment::new()
+            }
+            EXCHANGE => {
+                let version = version_of(block, &data_out.concat());
+                assert!(version >= *now, "block {block}: version {version} after {now}");
+                *now = version;
+                DataSegment::from_elem(pattern(block, version, capacity), 1)
             }
             opcode => unreachable!("opcode {opcode:#x}"),
         }
@@ -126,6 +143,11 @@ impl App {
                 worker.written += 1;
                 (WRITE, DataPhase::Out(pattern(worker.block, worker.written, length)))
             }
+            Op::Exchange { data_out, data_in } => {
+                worker.written += 1;
+                let data_out = pattern(worker.block, worker.written, data_out);
+                (EXCHANGE, DataPhase::Both { data_out, data_in })
+            }
         };
         worker.open = Some((tag, op, worker.acknowledged));
         let mut cdb = [0; 16];
@@ -161,6 +183,14 @@ impl App {
         self.answered += 1;
         match op {
             Op::Write { .. } => worker.acknowledged = worker.written,
+            Op::Exchange { data_in, .. } => {
+                let data = outcome.data_in.concat();
+                assert_eq!(data.len(), data_in as usize, "all of it");
+                assert_eq!(version_of(worker.block, &data), worker.written);
+                let residuals = (outcome.residual, outcome.bidirectional_read_residual);
+                assert_eq!(residuals, (Residual::None, Residual::None));
+                worker.acknowledged = worker.written;
+            }
             Op::Read { length } => {
                 let data = outcome.data_in.concat();
                 assert_eq!(data.len(), length as usize, "all of it");

@@ -61,13 +61,17 @@ pub struct Report {
 
 /// The commands of each worker: writes with immediate data only, writes with unsolicited and solicited data, reads of
 /// one PDU and of several.
-pub const SCRIPT: [Op; 6] = [
+/// Bidirectional commands send and return one PDU and several.
+pub const SCRIPT: [Op; 9] = [
     Op::Write { length: 100 },
     Op::Read { length: 3000 },
     Op::Write { length: 3000 },
     Op::Write { length: 7000 },
     Op::Read { length: 9000 },
     Op::Read { length: 500 },
+    Op::Exchange { data_out: 100, data_in: 100 },
+    Op::Exchange { data_out: 7000, data_in: 3000 },
+    Op::Exchange { data_out: 3000, data_in: 9000 },
 ];
 
 pub const WORKERS: u8 = 4;

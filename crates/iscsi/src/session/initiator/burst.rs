@@ -54,7 +54,7 @@ impl DataOutBurst {
         task: &InitiatorTask,
         parameters: &Parameters,
     ) -> Result<Self, InitiatorSessionError> {
-        let super::DataPhase::Out(data) = &task.request.transfer else {
+        let Some(data) = task.request.transfer.data_out() else {
             return Err(InitiatorSessionError::Protocol("an R2T for a command that sends no data"));
         };
         let length = r2t.desired_data_transfer_length;

@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome, InitiatorEvent,
-    task::TaskTable, window::InitiatorCommandWindow,
+    CommandFailure, CommandRequest, InitiatorCommandOutcome, InitiatorEvent, task::TaskTable,
+    window::InitiatorCommandWindow,
 };
 use crate::{Cid, Itt, Serial, keys::Parameters, pdu::LogoutResponse};
 
@@ -104,7 +104,7 @@ impl SessionCommands {
         if self.unanswered() >= self.depth {
             return Err(request);
         }
-        if let DataPhase::Out(data) = &request.transfer {
+        if let Some(data) = request.transfer.data_out() {
             assert!(u32::try_from(data.len()).is_ok(), "EDTL has 32 bits");
         }
         let deadline = now + request.time_out;

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use scsi::{ScsiStatus, Sense};
 
 use super::{
-    CommandFailure, ConnectionLoad, ConnectionTiming, DataPhase, InitiatorCommandOutcome,
+    CommandFailure, ConnectionLoad, ConnectionTiming, InitiatorCommandOutcome,
     InitiatorSessionError,
     burst::DataOutBurst,
     commands::{QueuedCommand, SessionCommands},
@@ -285,15 +285,12 @@ impl InitiatorConnection {
         let task = tasks.get_mut(itt).expect("the caller has found it");
         task.start_again();
         let request = &task.request;
-        let (read, write, length) = match &request.transfer {
-            DataPhase::None => (false, false, 0),
-            DataPhase::In(length) => (true, false, *length),
-            DataPhase::Out(data) => (false, true, data.len() as u32),
-        };
+        let (data_out, data_in) = (request.transfer.data_out(), request.transfer.data_in());
+        let length = data_out.map_or(data_in.unwrap_or(0), |data| data.len() as u32);
         let mut command = ScsiCommand {
             is_final: true,
-            read,
-            write,
+            read: data_in.is_some(),
+            write: data_out.is_some(),
             attribute: SIMPLE,
             lun: request.lun,
             itt,
@@ -301,9 +298,10 @@ impl InitiatorConnection {
             cmd_sn: task.cmd_sn,
             exp_stat_sn: self.exp_stat_sn(),
             cdb: request.cdb.clone(),
+            bidirectional_read_length: data_out.and(data_in),
             ..ScsiCommand::default()
         };
-        if let DataPhase::Out(data) = &request.transfer {
+        if let Some(data) = data_out {
             let segment = self.max_send_data_segment_length;
             let burst = DataOutBurst::begin(&mut command, data, parameters, segment);
             task.sent = burst.as_ref().map_or(command.data.len() as u32, DataOutBurst::end);
@@ -323,9 +321,7 @@ impl InitiatorConnection {
                 self.bursts.pop_front();
                 continue;
             };
-            let DataPhase::Out(data) = &task.request.transfer else {
-                unreachable!("bursts are made of Data-Out only")
-            };
+            let data = task.request.transfer.data_out().expect("bursts are made of Data-Out only");
             let mut pdu = burst.next_pdu(data, self.max_send_data_segment_length);
             if pdu.is_final {
                 if burst.ttt != Ttt::NONE {
@@ -371,18 +367,25 @@ impl InitiatorConnection {
         itt: Itt,
         ending: TaskFinalStatus,
     ) -> Result<(), InitiatorSessionError> {
-        let TaskFinalStatus { status, sense, residual, .. } = ending;
+        let TaskFinalStatus { status, sense, residual, bidirectional_read_residual, .. } = ending;
         let task = self.task(commands, itt)?;
         // Never report a success that did not happen: the target cannot have executed a write
         // without all of its data. The task stays in the table and is submitted to the next
         // session.
         if ScsiStatus::from_byte(status) == Some(ScsiStatus::Good)
             && residual == Residual::None
-            && let DataPhase::Out(data) = &task.request.transfer
+            && let Some(data) = task.request.transfer.data_out()
             && ((task.sent as usize) < data.len() || self.bursts.iter().any(|b| b.itt == itt))
         {
             return Err(InitiatorSessionError::Protocol(
                 "GOOD for a write before it had all the data",
+            ));
+        }
+        if ScsiStatus::from_byte(status) == Some(ScsiStatus::Good)
+            && task.lacks_data_in(bidirectional_read_residual)
+        {
+            return Err(InitiatorSessionError::Protocol(
+                "GOOD for a bidirectional command without all its Data-In",
             ));
         }
         let mut task = self.finish(commands, itt).expect("just looked at");
@@ -395,7 +398,13 @@ impl InitiatorConnection {
         let data_in: DataSegment = task.gather.finish();
         commands.complete(
             task.request.tag,
-            Ok(InitiatorCommandOutcome { status, sense, data_in, residual }),
+            Ok(InitiatorCommandOutcome {
+                status,
+                sense,
+                data_in,
+                residual,
+                bidirectional_read_residual,
+            }),
         );
         Ok(())
     }

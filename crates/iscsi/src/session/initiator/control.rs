@@ -171,8 +171,7 @@ impl InitiatorConnection {
                 Err(InitiatorSessionError::Unanswered("a command that the target cannot abort"))
             }
             (Management::Reassign { .. }, TaskFunctionResult::Complete) => {
-                task.r2t_sn = None;
-                (task.open_r2ts, task.status) = (0, None);
+                task.forget_r2ts();
                 self.counters.reassigned += 1;
                 self.adopt(commands, itt);
                 Ok(())

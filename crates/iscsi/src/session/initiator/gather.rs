@@ -18,6 +18,8 @@ pub(super) struct DataInGather {
     received: u32,
     /// The DataSN of the next PDU: all PDUs before it have arrived.
     data_sn: u32,
+    /// True if the next PDU may have any number: see [`Self::accept_any_number`].
+    any_number: bool,
     /// The target is known to have sent all PDUs before this DataSN. PDUs from `data_sn` to here
     /// that are not in `ahead` were lost.
     sent: u32,
@@ -58,6 +60,7 @@ impl DataInGather {
             expected,
             received: 0,
             data_sn: 0,
+            any_number: false,
             sent: 0,
             ahead: Vec::new(),
             requested: None,
@@ -74,13 +77,12 @@ impl DataInGather {
         recovers: bool,
     ) -> Result<DataInArrival, InitiatorSessionError> {
         let data_sn = pdu.data_sn;
+        if self.any_number && pdu.buffer_offset == self.received {
+            self.jump_to(data_sn);
+        }
         if data_sn == self.data_sn {
             self.append(pdu)?;
-            while self.ahead.first().is_some_and(|pdu| pdu.data_sn == self.data_sn) {
-                let next = self.ahead.remove(0);
-                self.append(next)?;
-            }
-            self.sent = self.sent.max(self.data_sn);
+            self.append_ahead()?;
             return Ok(DataInArrival::New);
         }
         if !recovers {
@@ -105,6 +107,46 @@ impl DataInGather {
         }
         self.ahead.insert(place, pdu);
         Ok(self.expect(data_sn, 1))
+    }
+
+    pub(super) fn received(&self) -> u32 {
+        self.received
+    }
+
+    /// Returns the number that the next PDU must have.
+    pub(super) fn next_data_sn(&self) -> u32 {
+        self.data_sn
+    }
+
+    /// Counts an R2T of a bidirectional command, whose R2Ts and Data-In PDUs have one sequence of
+    /// numbers (RFC 7143, 4.2.2.4). `r2t_sn` is the next number, unless any number is accepted.
+    pub(super) fn take_r2t(&mut self, r2t_sn: u32) -> Result<(), InitiatorSessionError> {
+        self.jump_to(r2t_sn);
+        self.data_sn = r2t_sn.wrapping_add(1);
+        self.append_ahead()
+    }
+
+    /// Accepts the next PDU whatever its number is: after a TASK REASSIGN, the target may continue
+    /// a bidirectional command with any number.
+    pub(super) fn accept_any_number(&mut self) {
+        self.any_number = true;
+    }
+
+    fn jump_to(&mut self, data_sn: u32) {
+        if self.any_number {
+            self.any_number = false;
+            (self.data_sn, self.sent) = (data_sn, data_sn);
+        }
+    }
+
+    /// Adds the PDUs that arrived earlier and are next now.
+    fn append_ahead(&mut self) -> Result<(), InitiatorSessionError> {
+        while self.ahead.first().is_some_and(|pdu| pdu.data_sn == self.data_sn) {
+            let next = self.ahead.remove(0);
+            self.append(next)?;
+        }
+        self.sent = self.sent.max(self.data_sn);
+        Ok(())
     }
 
     /// Records that the target has sent the PDU with this DataSN and that its data was lost.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use scsi::{ScsiStatus, Sense};
 
 use super::{
-    CommandFailure, DataPhase, InitiatorEvent, InitiatorSessionError,
+    CommandFailure, InitiatorEvent, InitiatorSessionError,
     burst::DataOutBurst,
     commands::SessionCommands,
     connection::{InitiatorConnection, Logout},
@@ -18,8 +18,8 @@ use crate::{
     Itt, Pdu,
     codec::PduFrame,
     pdu::{
-        AsyncEvent, AsyncMessage, DataIn, ReadyToTransfer, Reject, RejectReason, ScsiResponse,
-        SnackKind,
+        AsyncEvent, AsyncMessage, DataIn, ReadyToTransfer, Reject, RejectReason, Residual,
+        ScsiResponse, SnackKind,
     },
 };
 
@@ -89,7 +89,13 @@ impl InitiatorConnection {
         }
         if let Some(status) = status {
             let (status, residual, stat_sn) = (status.status, status.residual, numbers.stat_sn);
-            let ending = TaskFinalStatus { status, sense: Bytes::new(), residual, stat_sn };
+            let ending = TaskFinalStatus {
+                status,
+                sense: Bytes::new(),
+                residual,
+                bidirectional_read_residual: Residual::None,
+                stat_sn,
+            };
             return self.take_ending(commands, itt, ending, now);
         }
         self.look_at(commands, itt)
@@ -116,7 +122,7 @@ impl InitiatorConnection {
         }
         // Request missing data only if the command succeeded: the data of a failed command is not
         // used.
-        let is_read = matches!(task.request.transfer, DataPhase::In(_));
+        let is_read = task.request.transfer.data_in().is_some();
         if recovers && is_read && pdu.status == ScsiStatus::Good as u8 {
             let expected = task.gather.expect(pdu.exp_data_sn, 0);
             if let DataInArrival::After { first, count } = expected {
@@ -128,6 +134,7 @@ impl InitiatorConnection {
             status: pdu.status,
             sense: pdu.sense,
             residual: pdu.residual,
+            bidirectional_read_residual: pdu.bidirectional_read_residual,
             stat_sn,
         };
         self.take_ending(commands, pdu.itt, ending, now)
@@ -187,22 +194,23 @@ impl InitiatorConnection {
         commands.window.update(&pdu.numbers);
         let recovers = commands.recovers();
         let Some(task) = self.find_task(commands, pdu.itt)? else { return Ok(()) };
-        let expected = task.r2t_sn.unwrap_or(pdu.r2t_sn);
+        let expected = task.next_r2t_sn().unwrap_or(pdu.r2t_sn);
         if pdu.r2t_sn != expected {
             if !recovers {
                 return Err(InitiatorSessionError::Protocol("an R2TSN out of order"));
             }
-            if expected < pdu.r2t_sn {
-                // Drop this R2T: the SNACK requests the missing R2T and all later ones, this one
-                // included.
-                self.ask_for_data(pdu.itt, expected, 0, now);
+            if expected < pdu.r2t_sn
+                && let Some((first, count)) = task.miss_r2t(pdu.r2t_sn, expected)
+            {
+                // Drop this R2T: the SNACK requests the missing PDUs and this one.
+                self.ask_for_data(pdu.itt, first, count, now);
             }
             return Ok(());
         }
         let SessionCommands { tasks, parameters, .. } = commands;
         let task = tasks.get_mut(pdu.itt).expect("just found");
         let burst = DataOutBurst::solicited(&pdu, task, parameters)?;
-        task.r2t_sn = Some(expected.wrapping_add(1));
+        task.take_r2t_sn(expected)?;
         task.open_r2ts += 1;
         task.sent = task.sent.max(burst.end());
         self.counters.r2ts += 1;

@@ -213,8 +213,15 @@ impl InitiatorConnection {
                 self.statuses.settle(ending.stat_sn);
                 let sense = Sense::PROTOCOL_SERVICE_CRC_ERROR.to_bytes().into();
                 let status = ScsiStatus::CheckCondition as u8;
-                let residual = Residual::None;
-                self.end_task(commands, itt, TaskFinalStatus { status, sense, residual, ..ending })
+                let none = Residual::None;
+                let ending = TaskFinalStatus {
+                    status,
+                    sense,
+                    residual: none,
+                    bidirectional_read_residual: none,
+                    ..ending
+                };
+                self.end_task(commands, itt, ending)
             }
             _ => Ok(()),
         }

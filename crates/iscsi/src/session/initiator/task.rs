@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use scsi::{Cdb, Lun, ScsiStatus, Sense};
 
-use super::gather::DataInGather;
+use super::{
+    InitiatorSessionError,
+    gather::{DataInArrival, DataInGather},
+};
 use crate::{
     Cid, DataSegment, Itt, Serial,
     pdu::{RejectReason, Residual},
@@ -32,6 +35,31 @@ pub enum DataPhase {
     In(u32),
     /// Data-Out: all data of the command, at most `u32::MAX` bytes.
     Out(Bytes),
+    /// Data-Out, and Data-In of at most `data_in` bytes (a bidirectional command; RFC 7143, 11.3.1).
+    Both {
+        data_out: Bytes,
+        data_in: u32,
+    },
+}
+
+impl DataPhase {
+    /// Returns the data that the command sends.
+    #[must_use]
+    pub const fn data_out(&self) -> Option<&Bytes> {
+        match self {
+            Self::Out(data_out) | Self::Both { data_out, .. } => Some(data_out),
+            Self::None | Self::In(_) => None,
+        }
+    }
+
+    /// Returns the most bytes that the command receives.
+    #[must_use]
+    pub const fn data_in(&self) -> Option<u32> {
+        match *self {
+            Self::In(data_in) | Self::Both { data_in, .. } => Some(data_in),
+            Self::None | Self::Out(_) => None,
+        }
+    }
 }
 
 /// The outcome of a command that ended with a SCSI status.
@@ -42,8 +70,11 @@ pub struct InitiatorCommandOutcome {
     pub sense: Option<Sense>,
     /// The data of a read, at most as much as requested. It shares memory with the receive buffer.
     pub data_in: DataSegment,
-    /// The difference between expected and transferred data, as the target reports it.
+    /// The difference between expected and transferred data, as the target reports it: of the
+    /// Data-Out for a bidirectional command.
     pub residual: Residual,
+    /// The difference between expected and transferred Data-In of a bidirectional command.
+    pub bidirectional_read_residual: Residual,
 }
 
 /// A command that ended without a SCSI status. The target may have executed all of it, a part of
@@ -89,8 +120,9 @@ pub(super) struct InitiatorTask {
     pub(super) returns: bool,
     pub(super) gather: DataInGather,
     /// The R2TSN that the next R2T must have; `None` after a TASK REASSIGN, since the target may
-    /// then continue with any number.
-    pub(super) r2t_sn: Option<u32>,
+    /// then continue with any number. The R2Ts of a bidirectional command are numbered together
+    /// with its Data-In, so `gather` has their number, and this is only `Some` or `None`.
+    r2t_sn: Option<u32>,
     /// The offset at which the next R2T must begin. The target requests each byte once and in order
     /// (DataSequenceInOrder=Yes).
     pub(super) sent: u32,
@@ -106,6 +138,7 @@ pub(super) struct TaskFinalStatus {
     pub(super) status: u8,
     pub(super) sense: Bytes,
     pub(super) residual: Residual,
+    pub(super) bidirectional_read_residual: Residual,
     /// The StatSN of the status. It must not be acknowledged before all data has arrived (RFC 7143,
     /// 7.9).
     pub(super) stat_sn: Serial,
@@ -119,7 +152,7 @@ impl InitiatorTask {
         cmd_sn: Serial,
         deadline: Instant,
     ) -> Self {
-        let expected = if let DataPhase::In(length) = request.transfer { length } else { 0 };
+        let expected = request.transfer.data_in().unwrap_or(0);
         Self {
             gather: DataInGather::new(expected),
             request,
@@ -148,10 +181,52 @@ impl InitiatorTask {
 
     /// Returns the number of bytes that the command transfers.
     pub(super) fn bytes(&self) -> u64 {
-        match &self.request.transfer {
-            DataPhase::None => 0,
-            DataPhase::In(length) => u64::from(*length),
-            DataPhase::Out(data) => data.len() as u64,
+        let transfer = &self.request.transfer;
+        let data_out = transfer.data_out().map_or(0, |data| data.len() as u64);
+        data_out + u64::from(transfer.data_in().unwrap_or(0))
+    }
+
+    fn is_bidirectional(&self) -> bool {
+        matches!(self.request.transfer, DataPhase::Both { .. })
+    }
+
+    /// Returns true if less Data-In of a bidirectional command has arrived than the target reports
+    /// with `residual`. The residual of another read is checked by the caller of the session.
+    pub(super) fn lacks_data_in(&self, residual: Residual) -> bool {
+        let DataPhase::Both { data_in, .. } = self.request.transfer else { return false };
+        let missing = if let Residual::Underflow(missing) = residual { missing } else { 0 };
+        self.gather.received() < data_in.saturating_sub(missing)
+    }
+
+    /// Returns the R2TSN that the next R2T must have; `None` if any is right.
+    pub(super) fn next_r2t_sn(&self) -> Option<u32> {
+        let counted = self.is_bidirectional().then(|| self.gather.next_data_sn());
+        self.r2t_sn.map(|r2t_sn| counted.unwrap_or(r2t_sn))
+    }
+
+    /// Records an R2T with the number that it must have.
+    pub(super) fn take_r2t_sn(&mut self, r2t_sn: u32) -> Result<(), InitiatorSessionError> {
+        self.r2t_sn = Some(r2t_sn.wrapping_add(1));
+        if self.is_bidirectional() { self.gather.take_r2t(r2t_sn) } else { Ok(()) }
+    }
+
+    /// Records that an R2T was sent and that R2Ts before it are missing. Returns the numbers of the
+    /// PDUs to request: the first, and how many, or 0 for all from the first on.
+    pub(super) fn miss_r2t(&mut self, r2t_sn: u32, expected: u32) -> Option<(u32, u32)> {
+        if !self.is_bidirectional() {
+            return Some((expected, 0));
+        }
+        match self.gather.lose(r2t_sn) {
+            DataInArrival::After { first, count } => Some((first, count)),
+            DataInArrival::New | DataInArrival::Repeated => None,
+        }
+    }
+
+    /// Prepares the task for its new connection, after a TASK REASSIGN.
+    pub(super) fn forget_r2ts(&mut self) {
+        (self.r2t_sn, self.open_r2ts, self.status) = (None, 0, None);
+        if self.is_bidirectional() {
+            self.gather.accept_any_number();
         }
     }
 }
