@@ -26,9 +26,9 @@ async fn connect(node: &Node) -> RemoteVolume {
     RemoteVolume::connect(node.settings()).await.expect("a session")
 }
 
-/// The list has the abilities for which the remote volume asks its unit, and the unit answers. The unit refuses the
-/// commands of all others as unsupported, and the remote volume returns a result of its own for them. This unit has no
-/// store and therefore no claims, which `claims.rs` tests.
+/// The list has the calls for which a remote volume has a result of its own. For some of them that is an error, since
+/// the unit refuses a command that it does not support. This unit has no store and therefore no claims, which
+/// `claims.rs` tests.
 #[tokio::test]
 async fn a_remote_volume_has_the_listed_abilities() {
     let node = Node::start(geometry()).await;
