@@ -22,26 +22,27 @@ pub const HEAD: usize = 4;
 /// LZ4 would then need a table of twice the size.
 pub const RAW_MAX: usize = 65_534;
 
-/// Content shorter than this is stored without an attempt to compress it: it is usually the
-/// response to one command, which fits into one packet anyway.
+/// Content shorter than this is stored without trying to compress it. It is usually the response to
+/// one command, which fits into one packet anyway.
 const TRIED: usize = 256;
 
-/// After content that did not shrink enough, this many bytes are stored without an attempt. The
-/// number doubles after each failed attempt, up to [`UNTRIED_MAX`]: encrypted or compressed data
-/// then costs one attempt per mebibyte.
+/// After a frame that compression did not shorten enough, this many bytes are stored without
+/// another attempt. The number doubles after each failed attempt, up to [`UNTRIED_MAX`]. For
+/// encrypted or compressed data, one attempt is then made per mebibyte.
 const UNTRIED: usize = 64 << 10;
 const UNTRIED_MAX: usize = 1 << 20;
 
-/// A frame is compressed only if that saves at least one part in `WORTH` of its length.
+/// A frame is sent compressed only if this makes it shorter by at least 1/`WORTH`.
 const WORTH: usize = 16;
 
-/// The level of Zstandard: the fastest ordinary one, because every byte of a session passes here.
+/// The compression level of Zstandard: the fastest of the positive levels, because all bytes of a
+/// session are compressed.
 const LEVEL: i32 = 1;
 
 /// The error for received bytes that no correct sender produces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Damaged {
-    /// The content is empty, or the compressed form is not shorter than it.
+    /// The header says that the content is empty, or that its compressed form is not shorter.
     #[error("invalid compressed frame: {packed} compressed bytes for {raw} bytes of content")]
     Lengths {
         /// The length of the content according to the header.
@@ -49,7 +50,7 @@ pub enum Damaged {
         /// The compressed length according to the header.
         packed: usize,
     },
-    /// The content cannot be decompressed, or its length differs from the header.
+    /// The content cannot be decompressed, or its length is not the one in the header.
     #[error("invalid compressed frame: the content does not have the announced length")]
     Content,
 }
@@ -66,15 +67,16 @@ pub enum Made {
 /// Compresses the output of one connection into frames.
 pub struct Packer {
     squeezer: Squeezer,
-    /// The pieces of one frame's content, copied together.
+    /// A buffer in which the pieces of one frame's content are joined.
     raw: Vec<u8>,
     /// The number of bytes to store before the next attempt to compress.
     untried: usize,
-    /// The last value to which `untried` was set; 0 after content that shrank.
+    /// The value to which `untried` was last set; 0 after content that compression shortened
+    /// enough.
     pause: usize,
 }
 
-/// A compressor with its working memory, which is allocated at its first use and then reused.
+/// A compressor with its working memory. The memory is allocated at the first use and then kept.
 enum Squeezer {
     Lz4(Option<CompressTable>),
     Zstd(Option<Compressor<'static>>),
@@ -91,7 +93,8 @@ impl Packer {
         Self { squeezer, raw: Vec::new(), untried: 0, pause: 0 }
     }
 
-    /// Makes a frame of the first `length` bytes of `pieces` and appends it to `to`.
+    /// Makes a frame of the first `length` bytes of `pieces`. Appends the header to `to`, and the
+    /// content as well if it is compressed.
     ///
     /// # Panics
     /// If `length` is not in 1 to [`RAW_MAX`], or `pieces` are shorter than `length`.
@@ -147,9 +150,9 @@ fn head(raw: usize, packed: usize, to: &mut Vec<u8>) {
 }
 
 impl Squeezer {
-    /// Appends the compressed form of `raw` to `to` and returns its length. Bytes after that length
-    /// are unspecified; the caller removes them. `None` if the compressed form would be longer than
-    /// the space reserved for it.
+    /// Appends the compressed form of `raw` to `to` and returns its length. The caller must remove
+    /// the bytes after that length, which have no defined value. Returns `None` if the compressed
+    /// form is longer than the space for it.
     fn squeeze(&mut self, raw: &[u8], to: &mut Vec<u8>) -> Option<usize> {
         let start = to.len();
         match self {
@@ -175,7 +178,7 @@ pub struct Unpacker {
     /// The content of the last compressed frame. The bytes before `at` have been delivered.
     plain: Vec<u8>,
     at: usize,
-    /// The number of bytes of a stored frame that have not been delivered yet.
+    /// The number of bytes of an uncompressed frame that have not been delivered yet.
     stored: usize,
 }
 
@@ -191,7 +194,7 @@ enum Head {
 }
 
 impl Head {
-    /// Returns `None` if `input` is shorter than a header.
+    /// Parses a header. Returns `None` if `input` is shorter than one.
     fn parse(input: &[u8]) -> Result<Option<Self>, Damaged> {
         let Some(&[a, b, c, d]) = input.first_chunk::<HEAD>() else { return Ok(None) };
         let (raw, packed) = (u16::from_be_bytes([a, b]).into(), u16::from_be_bytes([c, d]).into());
@@ -215,7 +218,8 @@ impl Unpacker {
     }
 
     /// Decodes frames from the front of `input` into `room` until `room` is full. Returns the
-    /// number of decoded bytes; 0 means that `input` holds no complete frame.
+    /// number of decoded bytes; 0 means that `input` holds no complete frame. Removes the decoded
+    /// frames from `input`.
     ///
     /// # Errors
     /// If no correct sender produces these bytes. The connection is unusable then.
@@ -262,7 +266,7 @@ impl Unpacker {
 
     fn open(&mut self, packed: &[u8], raw: usize) -> Result<(), Damaged> {
         self.at = 0;
-        // Limit the output to the announced length, so that a decompression bomb cannot use more
+        // Limit the output to the length in the header: a decompression bomb then cannot use more
         // memory.
         self.plain.resize(raw, 0);
         let unpacked = match &mut self.unsqueezer {
@@ -313,7 +317,8 @@ mod tests {
 
     const METHODS: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
 
-    /// Returns bytes that cannot be compressed. The result depends on `length` only.
+    /// Returns bytes that cannot be compressed. Two calls with the same `length` return the same
+    /// bytes.
     fn noise(length: usize) -> Vec<u8> {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let next = |_| {
@@ -333,7 +338,7 @@ mod tests {
     fn packed(packer: &mut Packer, bytes: &[u8], length: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for part in bytes.chunks(length) {
-            // Use two pieces, the second of which is longer than the frame needs.
+            // Pass two pieces, the second of which is longer than the frame needs.
             let (a, b) = bytes[part.as_ptr() as usize - bytes.as_ptr() as usize..].split_at(1);
             if packer.pack([a, b].into_iter(), part.len(), &mut all) == Made::Stored {
                 all.extend_from_slice(part);
@@ -418,7 +423,7 @@ mod tests {
         let (result, held) = unpack(Compression::Zstd, 0xffff, &bomb);
         assert_eq!(result, Err(Damaged::Content));
         assert!(held <= 65_536);
-        // A sequence of highly compressible frames is a decompression bomb.
+        // A hundred compressed frames in a row are a decompression bomb.
         let one = zstd::bulk::compress(&zeros[..60_000], 1).unwrap();
         assert_eq!(unpack(Compression::Zstd, 0xffff, &one.repeat(100)).0, Err(Damaged::Content));
     }

@@ -25,19 +25,22 @@ use crate::{
     unsent_bytes::{UnsentBytes, write_all},
 };
 
-/// A stream whose bytes are compressed after the end of the login.
+/// A TCP or TLS stream that compresses the bytes after the end of the login.
 ///
-/// - A frame never waits for more output: it contains the output that is queued when the lower
-///   stream accepts it.
-/// - Output stays in the caller's queue until the frame that contains it has been written, so the
-///   queue holds all unsent bytes.
-/// - The socket's readiness does not report bytes that are in `input` or already decoded.
+/// - A frame never waits for more output. It contains the output that is queued at the moment when
+/// the lower stream accepts more.
+///
+/// - Output stays in the caller's queue until the frame that contains it is written. The queue thus
+/// always holds all unsent bytes.
+///
+/// - A caller that waits for the socket to be readable must first call [`Compressed::has_input`]:
+/// bytes may already be in `input` or decoded.
 pub struct Compressed {
     lower: Lower,
     method: Compression,
     packer: Packer,
     unpacker: Unpacker,
-    /// Bytes received from the lower stream that are not decoded yet.
+    /// Bytes received from the lower stream (TCP or TLS) that are not decoded yet.
     input: BytesMut,
     /// The number of bytes that one read requests.
     read_bytes: usize,
@@ -45,7 +48,8 @@ pub struct Compressed {
     bytes: LinkBytes,
 }
 
-/// Byte counts of a compressed connection: before and after compression, without TLS and TCP.
+/// The byte counts of a compressed connection, before and after compression. They do not include
+/// the bytes that TLS and TCP add.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LinkBytes {
     pub method: Compression,
@@ -65,13 +69,13 @@ pub(crate) enum Lower {
     Tls(Box<Secured>),
 }
 
-/// The most output in bytes that is compressed ahead of the lower stream. A write of 128 KiB with
-/// its header then takes one system call; of longer output, the peer decodes the first part while
-/// we compress the next.
+/// The most bytes of output that are compressed before the lower stream has accepted the earlier
+/// ones. A write of 128 KiB with its header then takes one system call. Of longer output, the peer
+/// decodes one part while we compress the next.
 const BEGUN_BYTES: usize = 132 << 10;
 
-/// Maximum number of reads in one call. A compressed frame arrives in two reads; a peer that sends
-/// very short pieces must not keep this thread busy.
+/// The maximum number of reads in one call. A compressed frame arrives in two reads. More are
+/// limited, since a peer that sends very short pieces must not keep this thread busy.
 const READS: usize = 8;
 
 impl Compressed {
@@ -127,7 +131,8 @@ impl Compressed {
         }
     }
 
-    /// Returns true if there is input that the socket's readiness does not report.
+    /// Returns true if received bytes are already in memory, which the readiness of the socket does
+    /// not show.
     pub(crate) fn has_input(&self) -> bool {
         let below = match &self.lower {
             Lower::Tcp(_) => false,
@@ -145,7 +150,7 @@ impl Compressed {
         }
     }
 
-    /// Decodes received bytes into `room`. Calls `read` first if no complete frame was received.
+    /// Decodes received bytes into `room`. If no complete frame has arrived, first calls `read`.
     /// Returns [`Received::Nothing`] if [`READS`] reads brought no complete frame.
     pub(crate) fn receive(
         &mut self,
@@ -159,8 +164,8 @@ impl Compressed {
                 self.bytes.in_ += count as u64;
                 return Poll::Ready(Ok(Received::Bytes(count)));
             }
-            // An incomplete frame is shorter than 64 KiB, so the buffer holds at most 128 KiB after
-            // this read.
+            // The input holds at most an incomplete frame of less than 64 KiB, so the buffer has at
+            // most 128 KiB after this read.
             self.input.reserve(self.read_bytes);
             let received = match &mut self.lower {
                 Lower::Tcp(tcp) => {
@@ -210,37 +215,37 @@ impl fmt::Debug for Compressed {
     }
 }
 
-/// Frames that are not written completely.
+/// The frames that were made and are not written completely.
 #[derive(Default)]
 struct UnwrittenFrames {
     /// The frame headers and compressed bytes, in the order of `parts`.
     made: Vec<u8>,
     /// The number of bytes of `made` that have been written.
     at: usize,
-    /// The runs to write next. None of them is empty.
+    /// The runs to write next, none of which is empty.
     parts: VecDeque<CompressedRun>,
 }
 
-/// A run of bytes to be written.
+/// A run of bytes to write, either from `made` or uncompressed from the caller's queue.
 #[derive(Clone, Copy)]
 struct CompressedRun {
-    /// Number of bytes of `made`.
+    /// The number of bytes of `made` to write; 0 for an uncompressed run.
     made: usize,
-    /// Number of bytes of the caller's queue that this run represents. They are removed from the
-    /// queue when the run has been written. If `made` is 0, these bytes of the queue are written
+    /// The number of bytes of the caller's queue that this run stands for. They are removed from
+    /// the queue when the run is written. If `made` is 0, these bytes themselves are written,
     /// uncompressed.
     raw: usize,
 }
 
 impl UnwrittenFrames {
-    /// Returns a run of uncompressed bytes of this length.
+    /// Returns the state in which the next `length` bytes of the queue are written uncompressed.
     fn with_plain(length: usize) -> Self {
         let parts = (length > 0).then_some(CompressedRun { made: 0, raw: length });
         Self { parts: parts.into_iter().collect(), ..Self::default() }
     }
 
-    /// Compresses the queued output into frames. All earlier frames must have been written. Returns
-    /// the length of their content and the length of the frames.
+    /// Compresses the queued output into frames. The earlier frames must all be written. Returns
+    /// two lengths in bytes: that of the frames' content, and that of the frames.
     fn fill(&mut self, packer: &mut Packer, output: &PduOutput) -> (usize, usize) {
         debug_assert!(self.parts.is_empty(), "what was begun comes first");
         self.made.clear();
@@ -283,7 +288,7 @@ fn from(output: &PduOutput, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Frames to write, with the output queue that they were made from.
+/// The frames to write, and the caller's queue from which they were made.
 struct QueuedFrames<'a> {
     begun: &'a mut UnwrittenFrames,
     output: &'a mut PduOutput,

@@ -1,4 +1,4 @@
-//! The congestion control of the connections of a session, and the state that they share.
+//! Selects the congestion control of the connections of a session, and reports the state that they share.
 
 use std::{
     fmt, io,
@@ -15,13 +15,13 @@ use socket2::SockRef;
 
 use crate::stream::ConnectionStream;
 
-/// The congestion control that new sessions use. The default is the kernel's own default.
+/// The congestion control that sessions use. The default is the kernel's default.
 #[derive(Clone, Debug, Default)]
 pub struct CongestionControl(Option<Arc<WantedCongestion>>);
 
 struct WantedCongestion {
     how: CongestionMethod,
-    /// True if a warning was returned that this congestion control is unavailable.
+    /// True once a caller has received the reason why this congestion control is unavailable.
     is_reported: AtomicBool,
 }
 
@@ -42,14 +42,14 @@ impl fmt::Debug for WantedCongestion {
 }
 
 impl CongestionControl {
-    /// Selects the kernel's congestion control of this name, as listed in
+    /// Selects the kernel's congestion control with this name, which must be listed in
     /// `tcp_available_congestion_control`.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self::wanted(CongestionMethod::Named(name.into()))
     }
 
-    /// Selects one ensemble per session.
+    /// Selects an ensemble: the connections of each session share one congestion window.
     #[must_use]
     pub fn ensemble(fair: Arc<Fair>) -> Self {
         Self::wanted(CongestionMethod::Ensemble(fair))
@@ -59,20 +59,18 @@ impl CongestionControl {
         Self(Some(Arc::new(WantedCongestion { how, is_reported: AtomicBool::new(false) })))
     }
 
-    /// Selects the congestion control of a socket before it connects or listens; accepted
-    /// connections inherit it from the listening socket. Selecting it later is not enough: the
-    /// kernel continues to pace a connection that began with BBR even if another congestion control
-    /// is selected, and with a small window it then delays the third packet of a response of 4 KiB by
-    /// a twentieth of the round trip time. Failures are ignored here, since
-    /// [`SessionCongestion::take_in`] reports them. Connections of an ensemble begin with the
-    /// kernel's default.
+    /// Selects the congestion control of a socket before it connects or listens; accepted connections inherit it from
+    /// the listening socket. Selecting it later is not enough: if the kernel's default is BBR, the kernel continues to
+    /// pace a connection that began with it. With a small congestion window, pacing delays the third packet of a
+    /// response of 4 KiB by a twentieth of the round trip time. Failures are ignored here, since
+    /// [`SessionCongestion::take_in`] reports them. Connections of an ensemble begin with the kernel's default.
     pub fn prepare(&self, socket: impl AsFd) {
         if let Some(CongestionMethod::Named(name)) = self.0.as_ref().map(|wanted| &wanted.how) {
             let _ = SockRef::from(&socket).set_tcp_congestion(name.as_bytes());
         }
     }
 
-    /// Returns the congestion control of one new session.
+    /// Returns the congestion control for one new session.
     #[must_use]
     pub fn session(&self) -> SessionCongestion {
         let ensemble = self.0.as_ref().and_then(|wanted| match &wanted.how {
@@ -90,7 +88,7 @@ pub struct SessionCongestion {
     newest: Mutex<Newest>,
 }
 
-/// Properties of the newest connection.
+/// What `take_in` has read from the newest connection.
 #[derive(Default)]
 struct Newest {
     name: String,
@@ -100,22 +98,22 @@ struct Newest {
 /// The congestion control of a session and its state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CongestionStatistics {
-    /// The kernel's name of the congestion control of the newest connection.
+    /// The kernel's name for the congestion control of the session's newest connection.
     pub name: String,
-    /// Payload of a full segment of the newest connection in bytes when it was added: the factor
-    /// that converts an ensemble's segments into bytes. Zero if the kernel does not report it.
+    /// The payload of a full segment in bytes, read when the newest connection was added. It converts the segments in
+    /// the state of an ensemble into bytes. Zero if the kernel does not report it.
     pub segment_bytes: u32,
     /// The state that the connections share; `None` if they share none.
     pub ensemble: Option<EnsembleControlBlock>,
 }
 
 impl SessionCongestion {
-    /// Sets the congestion control of a connection of this session. If that fails, the connection
-    /// keeps the kernel's default; the reason is returned once only for all sessions.
+    /// Sets the congestion control of a connection of this session. If that fails, the connection keeps the kernel's
+    /// default. Returns the reason, but only for the first failure of all sessions.
     pub fn take_in(&self, stream: &ConnectionStream) -> Option<String> {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
-        // Linux before 2.6.13 does not have this option.
+        // Ignore an error: Linux before 2.6.13 does not have this option.
         let name = socket.tcp_congestion().unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         *self.newest.lock() = Newest {
@@ -146,7 +144,7 @@ impl SessionCongestion {
         }
     }
 
-    /// Returns the current state.
+    /// Returns the current state of the session's congestion control.
     #[must_use]
     pub fn statistics(&self) -> CongestionStatistics {
         let ensemble = self.ensemble.as_ref().and_then(|it| it.as_ref().ok());
@@ -178,7 +176,7 @@ mod tests {
         assert_eq!(default.take_in(&stream), None);
         let before = default.statistics();
         assert!(!before.name.is_empty() && before.ensemble.is_none(), "{before:?}");
-        // The minimum that an IPv4 host has to accept (RFC 9293, 3.7.1).
+        // Every IPv4 host must accept segments of this size (RFC 9293, 3.7.1).
         assert!(before.segment_bytes >= 536, "{before:?}");
         let wanted = CongestionControl::named("no_such_thing");
         let told = wanted.session().take_in(&stream).expect("told");
@@ -194,7 +192,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_selected() {
         let (stream, _far) = connection().await;
-        // Every kernel has Reno, and allows it for all users.
+        // Reno is in every kernel and allowed for all users.
         let session = CongestionControl::named("reno").session();
         assert_eq!(session.take_in(&stream), None);
         assert_eq!(session.statistics().name, "reno");
@@ -220,8 +218,7 @@ mod tests {
         assert_eq!([name(SockRef::from(&near)), name(SockRef::from(&far))], ["reno", "reno"]);
     }
 
-    /// Needs the permission to load BPF programs. Without it, the test prints the reason and
-    /// passes.
+    /// This test needs the permission to load BPF programs. Without it, the test prints the reason and passes.
     #[tokio::test]
     async fn connections_of_a_session_share_an_ensemble() {
         let options = fairtcp::EnsembleOptions { name: "fairtest_t".into(), ..Default::default() };

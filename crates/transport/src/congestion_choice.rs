@@ -1,4 +1,4 @@
-//! Names of congestion controls in the settings.
+//! Parses the congestion control that a setting names.
 
 use std::{fmt, str::FromStr, sync::Arc};
 
@@ -17,7 +17,7 @@ pub enum CongestionChoice {
     KernelDefault,
     /// An ensemble that shares a congestion window or a model of the path.
     Ensemble {
-        /// The connections that share state.
+        /// Which connections share state.
         sharing: WindowSharing,
         /// How the window grows.
         growth: Growth,
@@ -32,7 +32,7 @@ pub enum CongestionChoice {
 pub struct NoCongestion(pub String);
 
 impl CongestionChoice {
-    /// The accepted texts, for messages.
+    /// The accepted texts, for error messages.
     pub const WORDS: &str = "\"kernel default\", \"ensemble\", \"ensemble per connection\", \"ensemble per ack\", \"ensemble by model\" or a name such as \"cubic\"";
 
     /// Returns the default ensemble.
@@ -89,7 +89,7 @@ impl FromStr for CongestionChoice {
                 _ => {}
             }
         }
-        // TCP_CA_NAME_MAX includes the terminating zero byte.
+        // The kernel's limit TCP_CA_NAME_MAX (16) includes the terminating zero byte.
         let is_name = (1..16).contains(&text.len())
             && text.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.".contains(&it));
         match is_name {

@@ -12,9 +12,10 @@ use tokio::sync::Notify;
 /// A limit on connections that hold resources before their peers have authenticated.
 ///
 /// A peer that keeps connections open and sends nothing must not lock out other peers. A new
-/// connection therefore gets a permit even if none is free: the party with the most permits loses
-/// its oldest one. Honest peers need a permit for some milliseconds only, and keep it for that time
-/// even under such an attack. Connections whose login has failed lose their permits first.
+/// connection therefore gets a permit even if none is free: the party (an IPv4 address or an IPv6
+/// /64 network) with the most permits loses its oldest one. Honest peers need a permit only for
+/// some milliseconds, and keep it that long even during such an attack. Connections whose login has
+/// failed lose their permits first.
 #[derive(Debug, Default)]
 pub struct ConnectionQuota {
     inner: Mutex<ConnectionQuotaState>,
@@ -36,10 +37,11 @@ struct PermitHolder {
     rank: Rank,
 }
 
-/// The order in which connections lose their permits.
+/// The state of a connection's login, which decides whether it can lose its permit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Rank {
-    /// The login has failed and the response is being sent. Loses its permit before all others.
+    /// The login has failed, and the response is being sent. Such connections lose their permits
+    /// first.
     Failed,
     /// The peer has not authenticated yet.
     Stranger,
@@ -56,9 +58,10 @@ pub struct ConnectionPermit {
 }
 
 impl ConnectionQuota {
-    /// Returns a permit for a connection from `address`. There are `limit` permits in all, and one
-    /// party may have `per_party`. If they are in use, another connection loses its permit. Returns
-    /// `None` if every connection that could lose its permit has called [`ConnectionPermit::keep`].
+    /// Returns a permit for a connection from `address`. At most `limit` permits exist, at most
+    /// `per_party` of one party. If they are all in use, another connection loses its permit.
+    /// Returns `None` if none can lose it, because all of them have called
+    /// [`ConnectionPermit::keep`].
     pub fn enter(
         self: &Arc<Self>,
         address: IpAddr,
@@ -92,14 +95,14 @@ impl ConnectionQuota {
 }
 
 impl ConnectionQuotaState {
-    /// Returns the oldest permit of this rank that `is_meant` accepts.
+    /// Returns the oldest permit with this rank for which `is_meant` returns true.
     fn oldest(&self, rank: Rank, is_meant: impl Fn(&PermitHolder) -> bool) -> Option<u64> {
         let found = self.taken.iter().find(|(_, taken)| taken.rank == rank && is_meant(taken));
         found.map(|(number, _)| *number)
     }
 
-    /// Returns the oldest permit of the party with the most permits. The new connection counts as
-    /// one permit of its party.
+    /// Returns the oldest permit of the party that has the most permits. The new connection already
+    /// counts for its party.
     fn oldest_of_busiest(&self, newcomer: IpAddr) -> Option<u64> {
         let held = |party: &IpAddr| {
             self.held.get(party).copied().unwrap_or(0) + usize::from(*party == newcomer)
@@ -134,7 +137,7 @@ impl ConnectionQuotaState {
 }
 
 impl ConnectionPermit {
-    /// Returns when a new connection has taken this permit: the caller must then close its
+    /// Returns when a new connection has taken this permit. The caller must then close its own
     /// connection.
     pub async fn lost(&self) {
         self.lost.notified().await;
@@ -147,8 +150,8 @@ impl ConnectionPermit {
         self.rank(Rank::Kept)
     }
 
-    /// Marks the login as failed. A new connection then takes this permit first, while the response
-    /// is being sent.
+    /// Marks the login as failed. A new connection may then take this permit before all others,
+    /// even while the response is still being sent.
     pub fn fail(&self) {
         self.rank(Rank::Failed);
     }
@@ -165,8 +168,8 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Returns the address that represents the party of `address`. A party usually has one IPv4 address
-/// or one /64 network of IPv6.
+/// Returns the address that stands for the party of `address`: the IPv4 address itself, or the /64
+/// network of an IPv6 address. A user usually has only one of them.
 #[must_use]
 pub fn party(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -203,7 +206,7 @@ mod tests {
             assert!(!is_lost(place).await);
         }
         assert_eq!(places.taken(), 6);
-        // The new connection makes its own address the busiest one.
+        // The new connection itself makes its address the party with the most permits.
         let _more = enter(3);
         assert!(is_lost(&other[0]).await && !is_lost(&busy[1]).await);
         drop((quiet, busy, other, newcomer));

@@ -1,20 +1,20 @@
-//! The reasons for which a TLS handshake fails permanently.
+//! Finds out why a TLS handshake has failed, and if a retry could help.
 
 use std::{io, sync::Arc};
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
-/// The reason of a failed handshake for which a retry is useless.
+/// The reason why a handshake failed, if a retry is useless.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Distrust {
-    /// The cause, which decides the remedy.
+    /// The cause. It decides what an operator must change.
     pub cause: DistrustCause,
-    /// The reason as text for a message, from rustls or from this file.
+    /// The reason in words for a message, from rustls or from this file.
     pub reason: Arc<str>,
 }
 
-/// The causes with different remedies, as seen from this end.
+/// What went wrong, as seen from this end. Each cause needs another remedy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DistrustCause {
     /// No authority that we trust has signed the peer's certificate.
@@ -29,7 +29,7 @@ pub enum DistrustCause {
     OursRefused,
     /// The peer does not speak TLS.
     NoTls,
-    /// Anything else, such as no algorithm in common.
+    /// Any other cause, such as no algorithm in common.
     Other,
 }
 
@@ -39,8 +39,8 @@ impl Distrust {
     }
 }
 
-/// Returns the reason if the handshake failed because the two ends do not trust or understand each
-/// other; `None` for an error that may be temporary.
+/// Returns the reason if the handshake failed because the ends do not trust or understand each
+/// other. Returns `None` for an error that may be temporary.
 #[must_use]
 pub fn distrust(error: &io::Error) -> Option<Distrust> {
     let error = error.get_ref()?.downcast_ref::<Error>()?;
@@ -71,7 +71,8 @@ pub fn distrust(error: &io::Error) -> Option<Distrust> {
     Some(Distrust::new(cause, error.to_string()))
 }
 
-/// Returns the cause of an alert; `None` for an alert that is not about trust.
+/// Returns the cause that a TLS alert of the peer reports; `None` for an alert that is not about
+/// trust.
 fn cause_of(alert: AlertDescription) -> Option<DistrustCause> {
     use AlertDescription as Is;
     match alert {
@@ -80,8 +81,8 @@ fn cause_of(alert: AlertDescription) -> Option<DistrustCause> {
         | Is::CertificateExpired
         | Is::CertificateRevoked
         | Is::CertificateUnknown
-        // The signature does not match the certificate's key. Bytes damaged on the link cause
-        // BadRecordMac instead.
+        // DecryptError: our signature does not match the key of our certificate. (Bytes damaged on
+        // the link cause BadRecordMac instead.)
         | Is::DecryptError
         | Is::UnknownCA
         | Is::UnsupportedCertificate => Some(DistrustCause::OursRefused),

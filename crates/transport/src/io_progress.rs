@@ -3,11 +3,11 @@
 /// The result of one read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Received {
-    /// This number of bytes was read. The socket may have more.
+    /// This number of bytes was read. The socket may hold more.
     Bytes(usize),
-    /// The socket has no input at present: wait until it is readable.
+    /// The socket has no input now. Wait until it is readable.
     Nothing,
-    /// The peer has closed its sending side.
+    /// The peer has closed its direction of the connection.
     Closed,
 }
 
@@ -16,10 +16,10 @@ pub enum Received {
 pub enum SendProgress {
     /// The kernel has accepted all queued output.
     All,
-    /// The kernel accepts no more at present: wait until the socket is writable.
+    /// The kernel accepts no more now. Wait until the socket is writable.
     Blocked,
 }
 
-/// Maximum number of slices in one system call: eight read responses of 4 KiB need 16, a read
-/// response of 128 KiB from cache slots needs 33.
+/// The maximum number of slices in one system call. Eight read responses of 4 KiB need 16 slices,
+/// and a read response of 128 KiB from cache slots needs 33.
 pub const MAX_SLICES: usize = 64;

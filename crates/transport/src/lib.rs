@@ -1,5 +1,5 @@
-//! Socket I/O: bytes from a stream into a decoder, queued output into vectored writes. The stream
-//! is TCP, or TLS over TCP, and either may be compressed.
+//! Socket I/O for iSCSI: reads bytes from a stream into a decoder, and writes queued output with
+//! vectored writes. The stream is TCP or TLS over TCP, and either may be compressed.
 //!
 //! A driver that waits for readiness itself calls [`receive`] and [`send`]. A driver that runs in a
 //! poll function calls [`poll_receive`] and [`poll_send`], which register its waker.

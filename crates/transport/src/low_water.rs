@@ -1,5 +1,5 @@
-//! The receive low-water mark of a socket (SO_RCVLOWAT): the number of bytes that have to arrive
-//! before the kernel wakes the reader.
+//! The receive low-water mark of a socket (SO_RCVLOWAT): the number of bytes that must be in its receive buffer before
+//! the kernel wakes the reader.
 //!
 //! A link delivers a PDU with 64 KiB of data in 46 packets, and one with 4 KiB in three. Waking the
 //! reader for each packet costs several times as much processor time as handling the data. If PDUs
@@ -15,9 +15,9 @@ use crate::socket_options;
 /// The low-water mark of one socket.
 #[derive(Debug)]
 pub(crate) struct LowWater {
-    /// The mark that the kernel has.
+    /// The mark that is set in the kernel.
     bytes: usize,
-    /// The number of bytes in the last read that emptied the socket while the mark was one byte.
+    /// The length of the last read that emptied the socket while the mark was one byte.
     piece: usize,
 }
 
@@ -60,11 +60,11 @@ impl LowWater {
     }
 }
 
-/// The mark stays at one byte if reads return more than this: the network card or the kernel has
-/// then joined packets.
+/// If reads return more bytes than this, the mark stays at one byte: the network card or the kernel has then already
+/// joined packets.
 const SMALL_PIECE: usize = 8 << 10;
-/// The mark stays at one byte if no more bytes than this are missing. They arrive in one packet
-/// (1,500 bytes less 40 of headers), so a higher mark would save no wake-up.
+/// If no more bytes than this are missing, the mark stays at one byte: they arrive in one packet (1,500 bytes less 40
+/// of headers), so a higher mark would save no wake-up.
 const ONE_PACKET: usize = 1460;
 /// The highest mark. A link of 50 kbit/s fills it in 5 s, the time after which an idle peer is pinged.
 const MOST: usize = 32 << 10;
@@ -112,7 +112,7 @@ mod tests {
         bytes
     }
 
-    /// Receives `pdus` PDUs. Returns the number of reads that brought data.
+    /// Receives `pdus` PDUs. Returns how many reads were needed that returned data.
     async fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder, pdus: usize) -> usize {
         let (mut reads, mut whole) = (0, 0);
         let received = poll_fn(|context| {
@@ -158,7 +158,7 @@ mod tests {
             let (reads, ()) =
                 tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &block));
             assert!(reads <= 2, "{reads} reads of {} packets", block.len().div_ceil(PACKET));
-            // The raised mark must not delay a short PDU that comes next.
+            // The raised mark must not delay the reader when the next PDU is short.
             let status = pdus(&[0]);
             tokio::join!(receive(&mut near, &mut decoder, 1), send(&mut far, &status));
         }

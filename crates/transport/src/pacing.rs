@@ -3,9 +3,9 @@
 //! BBR begins with a start-up phase, in which it sends at almost three times the rate that it has
 //! measured. The phase ends when the measured rate no longer grows. BBR does not count a round in
 //! which the application had nothing to send for a moment (`bbr_check_full_bw_reached` in
-//! net/ipv4/tcp_bbr.c). A session that keeps only rate × round trip time in flight has such a
-//! moment in almost every round. The phase then does not end, and every burst overflows a short
-//! queue. [`PacingBound`] bounds the rate in this case.
+//! net/ipv4/tcp_bbr.c). A session that keeps just enough data in flight to fill the link (rate ×
+//! round trip time) has such a moment in almost every round. The phase then does not end, and every
+//! burst overflows a short queue. [`PacingBound`] bounds the rate in this case.
 
 use std::time::Duration;
 
@@ -13,45 +13,48 @@ use tokio::net::TcpStream;
 
 use crate::socket_options::{self, BbrInfo};
 
-/// The shortest round trip time of a connection that is paced. Connections within one site have
-/// less.
+/// The shortest round trip time with which a connection is paced. Connections within one site have
+/// a shorter one.
 const DISTANT: Duration = Duration::from_millis(1);
-/// A pacing rate in bytes per second that no link achieves. Setting any rate turns pacing on.
+/// A pacing rate in bytes per second that no link achieves. Setting it turns pacing on without
+/// limiting the rate.
 const FASTEST: libc::c_uint = libc::c_uint::MAX - 1;
-/// A pacing gain above this belongs to BBR's start-up phase, where it is 2.89. In the other phases
-/// it is at most 1.25.
+/// A higher pacing gain than this means that BBR is in its start-up phase, where the gain is 2.89.
+/// In the other phases it is at most 1.25.
 const START_UP_GAIN: f64 = 2.0;
-/// The fraction of the sent bytes that may be lost during start-up before the rate is bounded:
-/// `BBRLossThresh`, at which later versions of BBR end their start-up themselves
+/// The fraction of the sent bytes that must be lost in the start-up phase before the rate is
+/// bounded. It is `BBRLossThresh`, at which later versions of BBR end the start-up phase themselves
 /// (draft-ietf-ccwg-bbr, 5.3.1.3).
 const LOST: f64 = 0.02;
-/// The bound as a multiple of the rate that BBR has measured, for eight consecutive round trips.
-/// These are BBR's own gains after its start-up phase: it probes for a higher rate, drains the
-/// resulting queue, and then keeps the rate (`bbr_pacing_gain` in net/ipv4/tcp_bbr.c).
+/// The factors by which the rate that BBR has measured is multiplied to obtain the bound, one for
+/// each of eight consecutive round trips. They are BBR's own gains after the start-up phase: it
+/// probes for a higher rate, drains the resulting queue, and then keeps the rate (`bbr_pacing_gain`
+/// in net/ipv4/tcp_bbr.c).
 const GAINS: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
-/// The index of the first gain to use: start-up has filled the queue, so drain it first.
+/// The index of the first gain to use. It drains the queue that the start-up phase has filled.
 const DRAIN: usize = 1;
-/// The start-up phase is useful while the measured rate grows by this factor per round trip
-/// (`bbr_full_bw_thresh`).
+/// While the measured rate grows by this factor per round trip, the start-up phase is useful and
+/// the rate is not bounded (`bbr_full_bw_thresh`).
 const GROWTH: f64 = 1.25;
 /// The number of bytes that a new connection may send at once: ten segments (RFC 6928, 2).
 const FIRST_WINDOW: usize = 10 * 1460;
-/// The number of bytes that a connection sends before its state is read for the first time, and the
-/// minimum between two readings.
+/// The number of bytes that a connection sends before its TCP state is read for the first time, and
+/// the minimum between two readings.
 const FIRST_LOOK: u64 = 64 << 10;
-/// The maximum number of bytes between two readings of the state. A reading takes two system calls.
+/// The maximum number of bytes that are sent between two readings of the TCP state. A reading takes
+/// two system calls.
 const LAST_LOOK: u64 = 16 << 20;
 
-/// The pacing of one connection. With pacing, the kernel spreads a congestion window over the round
-/// trip. Without it, the kernel sends a whole response at once, and this burst overflows the queue
-/// of a link that has capacity left.
+/// The pacing of one connection. With pacing, the kernel spreads the bytes of a congestion window
+/// over the round trip time. Without it, the kernel sends a whole response at once, and this burst
+/// overflows the queue of a link that has capacity left.
 ///
 /// Pacing begins with the first output that is longer than [`FIRST_WINDOW`]. A connection with
 /// shorter output only is not paced: while its congestion window is small, pacing would delay the
 /// third packet of a response of 4 KiB by a twentieth of the round trip time.
 #[derive(Debug, Default)]
 pub(crate) enum Pacing {
-    /// All output was short until now.
+    /// No output was longer than [`FIRST_WINDOW`] until now.
     #[default]
     None,
     /// The round trip time is below [`DISTANT`], so the connection is not paced.
@@ -61,13 +64,13 @@ pub(crate) enum Pacing {
 }
 
 impl Pacing {
-    /// Records that the kernel accepted `count` bytes in one call, and `written` bytes since the
-    /// connection was made.
+    /// Records that the kernel accepted `count` bytes in one call, which makes `written` bytes
+    /// since the connection was made.
     pub(crate) fn note_written(&mut self, socket: &TcpStream, count: usize, written: u64) {
         match self {
             Self::None if count <= FIRST_WINDOW => {}
             Self::None => {
-                // Ignore errors: if the socket is broken, its next read or write reports that.
+                // Ignore an error: if the socket is broken, its next read or write reports that.
                 let trip = socket_options::least_round_trip(socket).unwrap_or_default();
                 *self = Self::begin(socket, trip, written);
             }
@@ -84,13 +87,13 @@ impl Pacing {
     }
 }
 
-/// Bounds the rate of a paced connection while BBR's start-up phase continues although packets are
-/// lost. Reads the state of the connection about once per round trip.
+/// Bounds the rate of a paced connection while packets are lost and BBR's start-up phase continues.
+/// Reads the TCP state of the connection about once per round trip.
 #[derive(Debug)]
 pub(crate) struct PacingBound {
-    /// The number of written bytes at which the state is read next.
+    /// The value of `written` at which the TCP state is read next.
     next_look: u64,
-    /// The number of written bytes at the last reading.
+    /// The value of `written` at the last reading.
     last_look: u64,
     /// The number of bytes that the kernel had retransmitted at the last reading.
     sent_again: u64,
@@ -98,7 +101,7 @@ pub(crate) struct PacingBound {
     measured: u64,
     /// The index of the next gain in [`GAINS`]; `None` if the rate is not bounded.
     gain: Option<usize>,
-    /// The bound that the kernel has, in bytes per second.
+    /// The bound that is set in the kernel, in bytes per second.
     rate: Option<u32>,
 }
 
@@ -131,8 +134,7 @@ impl PacingBound {
         }
     }
 
-    /// Returns the new bound in bytes per second from the state of the connection; `None` for no
-    /// bound.
+    /// Returns the new bound in bytes per second, computed from the TCP state; `None` for no bound.
     fn look(&mut self, bbr: BbrInfo, written: u64, sent_again: u64) -> Option<u32> {
         let lost = sent_again.saturating_sub(self.sent_again) as f64;
         let sent = written.saturating_sub(self.last_look) as f64;

@@ -29,9 +29,8 @@ pub fn receive(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Resu
     or_nothing(received)
 }
 
-/// Reads once, at most as much as the decoder has space for. A read that returns fewer bytes than
-/// requested has emptied the socket: the runtime then waits for new data without another system
-/// call to find that out.
+/// Reads once, at most as much as the decoder has space for. A read that returns fewer bytes than requested has emptied
+/// the socket. The runtime then waits for new data at once, without a further system call that returns nothing.
 ///
 /// # Errors
 /// The errors of [`receive`].
@@ -58,8 +57,8 @@ pub fn poll_receive(
     }
 }
 
-/// Wakes the task after [`Received::Nothing`]: the reads of this poll were used up without a complete PDU, but the
-/// socket may have more input. Since that input has been signalled already, the socket would not wake the task again.
+/// Wakes the task after [`Received::Nothing`]. All reads of this poll brought no complete PDU, but the socket may hold
+/// more input. The socket has already signalled this input, so it would not wake the task again.
 fn looked_again(
     looked: Poll<io::Result<Received>>,
     context: &Context<'_>,
@@ -70,10 +69,7 @@ fn looked_again(
     looked
 }
 
-/// Reads the socket directly, without waiting for the runtime to report input.
-///
-/// # Errors
-/// The errors of [`receive`].
+/// Reads the socket directly, even if the runtime has not reported input.
 pub fn receive_now(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
         ConnectionStream::Plain(tcp) => tcp.read_pdus(decoder, recv).map(received),

@@ -20,7 +20,7 @@ pub struct ReportLimiter {
 
 #[derive(Debug, Default)]
 struct ReportLimiterState {
-    /// Events of all parties that were reported in the current period.
+    /// The events of all addresses in the current period.
     all: Period,
     parties: HashMap<IpAddr, PeerReportCount>,
 }
@@ -28,7 +28,7 @@ struct ReportLimiterState {
 #[derive(Debug, Default)]
 struct PeerReportCount {
     period: Period,
-    /// The number of events that were suppressed since the last reported one.
+    /// The number of events that were suppressed since the last reported event.
     unreported: u64,
 }
 
@@ -40,20 +40,20 @@ struct Period {
 
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Maximum number of addresses that are remembered: 4,096 records of some 60 bytes. Beyond it, the
-/// record whose period began first is dropped with its count of suppressed events.
+/// The maximum number of addresses that are remembered: 4,096 records of some 60 bytes. If there
+/// are more, the record with the oldest period is dropped, with its count of suppressed events.
 const RECORDS: usize = 4096;
 
 impl ReportLimiter {
-    /// Allows `per_party` events of one address (one /64 network of IPv6) and `in_all` events of
-    /// all addresses per period of ten seconds.
+    /// Allows n events per period of ten seconds: `per_party` of one IPv4 address or one /64
+    /// network of IPv6, and `in_all` of all addresses together.
     #[must_use]
     pub fn new(per_party: u32, in_all: u32) -> Self {
         Self { per_party, in_all, inner: Mutex::default() }
     }
 
-    /// Returns `None` if an event of `address` must not be reported now. Otherwise returns the
-    /// number of events of that address that were suppressed since the last reported one.
+    /// Decides if an event of `address` may be reported now. If so, returns how many events of that
+    /// address were suppressed since the last reported one. Otherwise returns `None`.
     pub fn report(&self, address: IpAddr, now: Instant) -> Option<u64> {
         let key = party(address);
         let mut inner = self.inner.lock();

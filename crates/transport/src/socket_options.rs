@@ -11,23 +11,22 @@ use rustix::net::sockopt;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 
-/// The options of every connection. TCP_NODELAY is always set: a PDU must not wait for the TCP
-/// acknowledgment of the PDU before it.
+/// The options of every connection. TCP_NODELAY is always set: a PDU must not wait until the peer has acknowledged the
+/// PDU before it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct SocketOptions {
-    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's autotuning, which is usually better.
-    /// The kernel allocates twice as much, for its own records. A value above net.core.wmem_max
-    /// needs CAP_NET_ADMIN; without this capability, the kernel uses net.core.wmem_max.
+    /// SO_SNDBUF in bytes. `None` leaves the size to the kernel's autotuning, which is usually better. The kernel
+    /// allocates twice as much, for its own records. A value above net.core.wmem_max needs CAP_NET_ADMIN; without it,
+    /// the kernel uses net.core.wmem_max.
     pub send_buffer_bytes: Option<usize>,
-    /// SO_RCVBUF in bytes; net.core.rmem_max limits it in the same way.
+    /// SO_RCVBUF in bytes. net.core.rmem_max limits it as net.core.wmem_max limits SO_SNDBUF.
     pub receive_buffer_bytes: Option<usize>,
 }
 
-/// TCP keepalive: after this idle time the kernel probes a peer whose host may have vanished, even
-/// if NOP-In and NOP-Out pings are off.
+/// TCP keepalive: after this idle time, the kernel probes the peer, whose host may have vanished. It does so even if
+/// iSCSI pings (NOP-In and NOP-Out) are off.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
-/// The time between two probes. With the kernel's nine probes, a dead peer is detected after two
-/// minutes.
+/// The time between two keepalive probes. With the kernel's nine probes, a dead peer is detected after two minutes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl SocketOptions {
@@ -37,9 +36,9 @@ impl SocketOptions {
         Self { send_buffer_bytes: bytes, receive_buffer_bytes: bytes }
     }
 
-    /// Applies the options to a socket before it connects or listens: the window scale is fixed by
-    /// the first packet (RFC 7323, 2.2), and depends on the receive buffer. Accepted sockets
-    /// inherit the options of the listening socket.
+    /// Applies the options to a socket. Call this before it connects or listens: the window scale depends on the
+    /// receive buffer and is fixed by the first packet (RFC 7323, 2.2). Accepted sockets inherit the options of the
+    /// listening socket.
     ///
     /// # Errors
     /// The errors of the system calls.
@@ -60,9 +59,8 @@ impl SocketOptions {
         Ok(())
     }
 
-    /// Connects to the first address of a host that accepts. `host` is a name or an address. Has no
-    /// time limit of its own, so the caller must set one. Calls `prepare` with each socket before
-    /// it connects.
+    /// Connects to the first address of a host that accepts. `host` is a name or an address. This has no time limit, so
+    /// the caller must set one. Calls `prepare` with each socket before it connects.
     ///
     /// # Errors
     /// The error of the system; with several addresses, that of the last one.
@@ -96,8 +94,7 @@ pub(crate) fn least_round_trip(socket: &TcpStream) -> io::Result<Duration> {
     Ok(Duration::from_micros(tcp_info(socket)?.tcpi_min_rtt.into()))
 }
 
-/// Returns the number of retransmitted bytes, counting every retransmission as a full segment
-/// (TCP_INFO).
+/// Returns the number of bytes that were sent again, where each retransmission counts as a full segment (TCP_INFO).
 pub(crate) fn bytes_sent_again(socket: &TcpStream) -> io::Result<u64> {
     let info = tcp_info(socket)?;
     Ok(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
@@ -115,10 +112,10 @@ fn tcp_info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The state of BBR for one connection.
+/// What the kernel reports about BBR on one connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BbrInfo {
-    /// The highest recent delivery rate in bytes per second.
+    /// The delivery rate that BBR has measured: the highest recent one, in bytes per second.
     pub rate: u64,
     /// The shortest recent round trip time.
     pub least_round_trip: Duration,
@@ -146,7 +143,8 @@ pub(crate) fn bbr_info(socket: &TcpStream) -> io::Result<Option<BbrInfo>> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // The other congestion controls of Linux return shorter structs, or none.
+    // The kernel returns another length: the connection uses another congestion control, whose struct is shorter or
+    // missing.
     if length as usize != size_of_val(&info) {
         return Ok(None);
     }
@@ -158,8 +156,7 @@ pub(crate) fn bbr_info(socket: &TcpStream) -> io::Result<Option<BbrInfo>> {
     }))
 }
 
-/// Bounds the rate at which the kernel sends on a connection, in bytes per second, and turns pacing
-/// on.
+/// Limits the rate at which the kernel sends on a connection to `rate` bytes per second, and turns pacing on.
 pub(crate) fn set_max_pacing_rate(socket: &TcpStream, rate: libc::c_uint) -> io::Result<()> {
     set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
@@ -200,8 +197,8 @@ pub(crate) fn get(
 mod tests {
     use super::*;
 
-    /// Returns the window scales of our end and of the peer. The seventh byte of tcp_info(7) holds
-    /// the peer's scale in its lower four bits and ours in its upper four bits.
+    /// Returns the window scales of our end and of the peer. The seventh byte of tcp_info(7) holds the peer's scale in
+    /// the lower four bits and ours in the upper four bits.
     fn shifts(stream: &TcpStream) -> (u8, u8) {
         let mut info = [0u8; 8];
         let mut length = info.len() as libc::socklen_t;
@@ -231,7 +228,7 @@ mod tests {
         socket.listen(8).unwrap()
     }
 
-    /// Makes a connection. `near` are the options of the connecting end, `far` those of the
+    /// Makes a connection and returns its two ends. `near` are the options of the connecting end, `far` those of the
     /// listening end.
     async fn pair(near: &SocketOptions, far: &SocketOptions) -> [TcpStream; 2] {
         let listener = listen(far);
@@ -240,8 +237,8 @@ mod tests {
         [near, listener.accept().await.unwrap().0]
     }
 
-    /// A regression test: the options were set after the window scale had been fixed, so that a
-    /// larger receive buffer had no effect.
+    /// A regression test. The options used to be set after the window scale had been fixed, so that a larger receive
+    /// buffer had no effect.
     #[tokio::test]
     async fn the_windows_scale_is_that_of_the_buffer_at_either_end() {
         let default = SocketOptions::default();
@@ -277,7 +274,7 @@ mod tests {
         assert_eq!(SockRef::from(&far).send_buffer_size().unwrap(), 2 * 65_536);
     }
 
-    /// Some kernels lack BBR, and some users may not select it. The test then prints the reason and
+    /// Some kernels have no BBR, and some users may not select it. In these cases the test prints the reason and
     /// passes.
     #[tokio::test]
     async fn the_state_of_bbr_is_read_and_other_congestion_controls_have_none() {
@@ -306,7 +303,7 @@ mod tests {
         let port = bound.local_addr().unwrap().port();
         let error = options.connect("127.0.0.1", port, |_| ()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        // The host name may resolve to ::1 as well, where no socket listens.
+        // The host name may also resolve to ::1, where no socket listens.
         let listener = listen(&options);
         let port = listener.local_addr().unwrap().port();
         assert!(options.connect("localhost", port, |_| ()).await.is_ok());

@@ -17,7 +17,7 @@ use crate::{
     tls_stream::Secured,
 };
 
-/// The stream of one connection. The enum costs plain TCP one branch more than a bare socket.
+/// The stream of one connection. Compared with a bare socket, the enum costs plain TCP one branch more per call.
 #[derive(Debug)]
 pub enum ConnectionStream {
     Plain(Tcp),
@@ -46,7 +46,8 @@ impl ConnectionStream {
         }
     }
 
-    /// Returns true for an uncompressed TLS stream: it is encrypted, and both ends have shown certificates.
+    /// Returns true if the stream uses TLS and is not compressed. It is then encrypted, and both ends have shown
+    /// certificates.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
@@ -60,19 +61,15 @@ impl ConnectionStream {
         self.tcp().local_addr()
     }
 
-    /// Returns the number of bytes that the kernel has accepted since the connection was made, as
-    /// they cross the link. Does not count bytes that still have to be encrypted, compressed or
-    /// written.
+    /// Returns the number of bytes that the kernel has accepted since the connection was made, counted as they cross
+    /// the link. Bytes that still have to be encrypted, compressed or written do not count.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.counted().written()
     }
 
-    /// Returns the number of these bytes that the peer's host has acknowledged. The peer's process
-    /// may not have read them.
-    ///
-    /// # Errors
-    /// The errors of the socket.
+    /// Returns how many of the bytes that [`ConnectionStream::written`] counts the peer's host has acknowledged. The
+    /// peer's process may not have read them.
     pub fn acknowledged(&self) -> io::Result<u64> {
         self.counted().acknowledged()
     }
@@ -86,20 +83,13 @@ impl ConnectionStream {
         self.counted().arrived()
     }
 
-    /// Limits the bytes that the kernel holds without having sent them (TCP_NOTSENT_LOWAT). One
-    /// write may exceed the limit. Bytes that were sent and not acknowledged do not count: the send
-    /// buffer bounds them.
-    ///
-    /// # Errors
-    /// The errors of the socket.
+    /// Limits the bytes in the kernel's send queue that are not sent yet (TCP_NOTSENT_LOWAT). One write may exceed the
+    /// limit. Bytes that were sent and are not acknowledged do not count; the size of the send buffer limits them.
     pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
         SockRef::from(self.tcp()).set_tcp_notsent_lowat(bytes)
     }
 
-    /// Waits until there is input, or the input has ended.
-    ///
-    /// # Errors
-    /// The errors of the socket.
+    /// Waits until there is input, or until the peer has ended its output.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tls(stream) if stream.has_input() => Ok(()),
@@ -116,7 +106,7 @@ impl ConnectionStream {
         self.tcp().writable().await
     }
 
-    /// Polls for the condition of [`ConnectionStream::readable`].
+    /// Polls for what [`ConnectionStream::readable`] waits for.
     pub fn poll_read_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(tcp) => tcp.stream().poll_read_ready(context),
@@ -125,14 +115,13 @@ impl ConnectionStream {
         }
     }
 
-    /// Polls for the condition of [`ConnectionStream::writable`].
+    /// Polls for what [`ConnectionStream::writable`] waits for.
     pub fn poll_write_ready(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.tcp().poll_write_ready(context)
     }
 
-    /// Sets the number of bytes that one read of a TLS or compressed stream requests. Call this
-    /// after the login, until which a TLS stream requests 4 KiB. Plain TCP ignores it, since the
-    /// space in the decoder decides.
+    /// Sets the number of bytes that one read of a TLS or compressed stream requests. Call this after the login; until
+    /// then a TLS stream requests 4 KiB. It has no effect on plain TCP, where the space in the decoder decides.
     pub fn set_read_bytes(&mut self, bytes: usize) {
         match self {
             Self::Plain(_) => {}
@@ -150,11 +139,8 @@ impl ConnectionStream {
         }
     }
 
-    /// Compresses both directions after the login. `rest` was received after the last login PDU.
-    /// The next `login_bytes` bytes of output belong to the login and are not compressed.
-    ///
-    /// # Panics
-    /// If the stream is compressed already.
+    /// Makes both directions of the stream compressed from the end of the login on. `rest` holds bytes that arrived
+    /// after the last login PDU. The next `login_bytes` bytes of output belong to the login and are not compressed.
     #[must_use]
     pub fn compress(self, method: Compression, rest: BytesMut, login_bytes: usize) -> Self {
         let lower = match self {
@@ -165,7 +151,7 @@ impl ConnectionStream {
         Self::Compressed(Box::new(Compressed::new(lower, method, rest, login_bytes)))
     }
 
-    /// Returns the byte counts of compression; `None` if the stream is not compressed.
+    /// Returns the byte counts before and after compression; `None` if the stream is not compressed.
     #[must_use]
     pub fn link_bytes(&self) -> Option<LinkBytes> {
         match self {

@@ -12,11 +12,12 @@ use tokio::net::TcpStream;
 
 use crate::{low_water::LowWater, pacing::Pacing};
 
-/// The value in linux/sockios.h, which equals that of TIOCOUTQ.
+/// The ioctl that returns the bytes in the send queue. Its value in linux/sockios.h equals that of
+/// TIOCOUTQ.
 const SIOCOUTQ: ioctl::Opcode = 0x5411;
 
-/// A connected socket and its byte counts. They count TLS records and compressed frames as they
-/// cross the link, from the first byte of the TLS handshake on.
+/// A connected socket and its byte counts. The bytes are counted as they cross the link, from the
+/// first byte of the TLS handshake on: TLS records and compressed frames.
 #[derive(Debug)]
 pub struct Tcp {
     stream: TcpStream,
@@ -53,8 +54,8 @@ impl Tcp {
         Ok(self.read + system::ioctl_fionread(&self.stream)?)
     }
 
-    /// Reads into the buffer of a decoder. If the socket has no data, sets the low-water mark for
-    /// the next wake-up.
+    /// Reads PDUs into the buffer of a decoder. If the socket has no data, sets the low-water mark,
+    /// so that the reader is woken at the right time.
     pub(crate) fn read_pdus<'a>(
         &mut self,
         decoder: &'a mut Decoder,
@@ -71,7 +72,7 @@ impl Tcp {
                 Poll::Ready(Ok(count))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // Report the error: with a mark that is too high the reader might never be woken again.
+            // Report the error: if the mark stays too high, the reader might never be woken again.
             Poll::Pending => match self.low_water.wait_for(&self.stream, missing) {
                 Ok(()) => Poll::Pending,
                 Err(error) => Poll::Ready(Err(error)),
@@ -79,8 +80,8 @@ impl Tcp {
         }
     }
 
-    /// Returns the number of bytes that the peer's host has acknowledged: all bytes that the kernel
-    /// has accepted, without those that it still keeps for retransmission.
+    /// Returns the number of bytes that the peer's host has acknowledged: the bytes that the kernel
+    /// has accepted less those that it still keeps for retransmission.
     pub(crate) fn acknowledged(&self) -> io::Result<u64> {
         // SAFETY: SIOCOUTQ (tcp(7)) writes one int.
         let kept = unsafe {
@@ -90,7 +91,7 @@ impl Tcp {
         Ok(self.written.saturating_sub(u64::try_from(kept).unwrap_or(0)))
     }
 
-    /// Performs one write with the caller's function and counts the bytes.
+    /// Performs one write with the function `write` and counts the bytes.
     pub(crate) fn write_by(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -104,7 +105,7 @@ impl Tcp {
         written
     }
 
-    /// Performs one read with the caller's function and counts the bytes.
+    /// Performs one read with the function `read` and counts the bytes.
     pub(crate) fn read_by<B>(
         &mut self,
         room: &mut B,
@@ -117,7 +118,8 @@ impl Tcp {
         came
     }
 
-    /// Performs one read that registers no waker, and counts the bytes.
+    /// Performs one read directly from the socket, without registering a waker, and counts the
+    /// bytes.
     pub(crate) fn read_now(
         &mut self,
         read: impl FnOnce(&TcpStream) -> io::Result<usize>,
@@ -147,12 +149,14 @@ mod tests {
         certificates::Authority, receive, send,
     };
 
-    /// The length of one PDU and the number of PDUs: more than is encrypted or compressed ahead.
+    /// The length of one PDU. The PDUs together are longer than what is encrypted or compressed
+    /// ahead of the socket.
     const LENGTH: usize = 16 << 10;
     const COUNT: u32 = 24;
 
     async fn pair(secured: bool, compression: Option<Compression>) -> [ConnectionStream; 2] {
-        // A small send buffer, so that the kernel accepts a TLS record or frame in parts.
+        // Use a small send buffer, so that the kernel accepts only parts of a TLS record or of a
+        // frame at a time.
         let options = SocketOptions::buffers(Some(16 << 10));
         let socket = TcpSocket::new_v4().unwrap();
         options.apply(&socket).unwrap();
@@ -191,8 +195,8 @@ mod tests {
         (0..LENGTH).map(byte).collect::<Vec<_>>().into()
     }
 
-    /// A regression test: bytes that were encrypted or compressed but not written counted as sent,
-    /// and bytes that had arrived did not count. A connection over a slow link seemed to be
+    /// A regression test. Bytes that were encrypted or compressed but not yet written used to count
+    /// as sent, and bytes that had arrived did not count. A connection over a slow link then looked
     /// stalled.
     #[tokio::test]
     async fn bytes_received_by_the_peers_host_are_counted_exactly_below_tls_and_compression() {

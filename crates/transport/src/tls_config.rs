@@ -32,13 +32,13 @@ pub struct TlsIdentity<'a> {
 /// The text with the error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TlsMaterial {
-    /// The certificate of this end is unusable, or does not belong to the key.
+    /// The certificate of this end is unusable, or its key is another one.
     Certificate,
-    /// The private key of this end.
+    /// The private key of this end is unusable.
     Key,
-    /// The trusted authorities.
+    /// The certificates of the trusted authorities are unusable.
     Authorities,
-    /// The name that the server must prove.
+    /// The name that the server must prove is unusable.
     Name,
 }
 
@@ -54,16 +54,16 @@ pub struct TlsMaterialError {
 #[derive(Clone, Debug)]
 pub struct TlsServer {
     config: Arc<ServerConfig>,
-    /// The certificate and the authorities as they were given. Two servers with the same texts are
-    /// equal.
+    /// The PEM texts of the certificate and of the authorities, for comparison: two servers with
+    /// the same texts are equal.
     texts: Arc<[Vec<u8>; 2]>,
 }
 
-/// The connecting end. Clones share the configuration, so that [`TlsClient::renew`] changes all of
+/// The connecting end. All clones share one configuration, so [`TlsClient::renew`] changes all of
 /// them.
 #[derive(Clone, Debug)]
 pub struct TlsClient {
-    /// Read once for each connection.
+    /// The configuration, which is read once for each connection.
     config: Arc<RwLock<Arc<ClientConfig>>>,
     name: Option<ServerName<'static>>,
 }
@@ -85,23 +85,23 @@ impl TlsServer {
             .with_client_cert_verifier(verifier.map_err(|error| wrong(&error))?)
             .with_single_cert(chain, key)
             .map_err(|error| TlsMaterial::Certificate.unusable(&error))?;
-        // Disable session resumption: every client authenticates again, so that certificates of an
-        // authority which is no longer trusted are refused, and no state is kept for absent
-        // clients.
+        // Disable session resumption. Every client must then authenticate in each handshake, so
+        // that certificates of an authority which is no longer trusted are refused. No state is
+        // kept for absent clients either.
         config.send_tls13_tickets = 0;
         let texts = Arc::new([own.certificate.to_vec(), authorities.to_vec()]);
         Ok(Self { config: Arc::new(config), texts })
     }
 
-    /// Returns the configuration for rustls.
+    /// Returns the rustls configuration.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
     }
 
-    /// Performs the handshake of an accepted connection. The peer determines how long this takes,
-    /// so the caller must set a time limit. An unauthenticated peer can make this end hold about 40
-    /// KiB at most.
+    /// Performs the handshake of an accepted connection. The peer determines how long the handshake
+    /// takes, so the caller must set a time limit. An unauthenticated peer can make this end hold
+    /// about 40 KiB at most.
     ///
     /// # Errors
     /// The errors of the socket; [`io::ErrorKind::UnexpectedEof`] if the peer closes;
@@ -123,9 +123,9 @@ impl Eq for TlsServer {}
 
 impl TlsClient {
     /// Makes a client that accepts servers whose certificates were issued by one of the
-    /// `authorities` (PEM) for `name`, a host name or an IP address; without `name`, for the host
-    /// to which it connects. `own` is sent to servers that request a certificate, as Forebay's
-    /// portals do.
+    /// `authorities` (PEM) for `name`, a host name or an IP address. Without `name`, the
+    /// certificate must be for the host to which the client connects. The client sends `own` to
+    /// servers that request a certificate, as Forebay's portals do.
     ///
     /// # Errors
     /// If a text cannot be used, or if certificate and key do not belong together.
@@ -152,7 +152,7 @@ impl TlsClient {
         Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), name })
     }
 
-    /// Returns the configuration for rustls.
+    /// Returns the rustls configuration.
     #[must_use]
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
@@ -177,9 +177,9 @@ impl TlsClient {
     }
 
     /// Performs the handshake of a connection to `host` (IPv6 without brackets). The peer
-    /// determines how long this takes, so the caller must set a time limit. The handshake returns
-    /// before the server has checked our certificate: a refusal arrives when the first response is
-    /// read.
+    /// determines how long the handshake takes, so the caller must set a time limit. The handshake
+    /// ends before the server has checked our certificate. If the server refuses it, reading the
+    /// first response returns that error.
     ///
     /// # Errors
     /// The errors of [`TlsServer::accept`].
@@ -190,8 +190,8 @@ impl TlsClient {
     }
 }
 
-/// Returns the cryptography of ring, with AES-128 first: it is strong enough and needs a fifth less
-/// processor time than AES-256.
+/// Returns the cryptography of the crate ring, with AES-128 as the first choice. AES-128 is strong
+/// enough and needs a fifth less processor time than AES-256.
 fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     let rank = |suite: CipherSuite| suite != CipherSuite::TLS13_AES_128_GCM_SHA256;

@@ -24,42 +24,44 @@ use crate::{
 
 /// A TCP stream after its TLS handshake.
 ///
-/// - The socket's readiness does not report bytes that are in `input` or decrypted in `session`: a
-///   caller that waits for input checks [`Secured::has_input`] first.
-/// - Output is encrypted only after the kernel has accepted all earlier records, and is removed
-///   from the caller's queue only after the kernel has accepted its record. The queue therefore
-///   holds all unsent bytes.
+/// - A caller that waits for the socket to be readable must first call [`Secured::has_input`]:
+/// bytes may already be in `input`, or decrypted in `session`.
+///
+/// - Output is encrypted only after the kernel has accepted all earlier records. It is removed from
+/// the caller's queue only after the kernel has accepted its record, so the queue always holds all
+/// unsent bytes.
 #[derive(Debug)]
 pub struct Secured {
     tcp: Tcp,
     session: Connection,
-    /// Bytes received from the socket that the session has not processed.
+    /// Bytes that were received from the socket and that `session` has not processed.
     input: BytesMut,
     /// The number of bytes that one read of the socket requests.
     read_bytes: usize,
-    /// Number of decrypted bytes that the decoder has not read.
+    /// The number of bytes that are decrypted and that the decoder has not taken.
     plaintext: usize,
-    /// Number of bytes at the front of the caller's output that are encrypted and not completely
+    /// The number of bytes at the front of the caller's output whose records are not completely
     /// written.
     sealed: usize,
-    /// The peer has ended its output with close_notify, or the socket's input has ended.
+    /// True if the peer has ended its output with close_notify, or if the socket's input has ended.
     closed: bool,
 }
 
-/// The number of bytes that a read requests before the login. This suffices for a login PDU, and
-/// five reads for a record of any size.
+/// The number of bytes that one read requests before the login. One read suffices for a login PDU,
+/// and five for a TLS record of any size.
 const READ_BYTES: usize = 4096;
 
-/// The most bytes that one end may send in a handshake. A chain of four certificates has 8 KiB;
+/// The most bytes that the peer may send in a handshake. A chain of four certificates has 8 KiB;
 /// more can only be an attempt to exhaust memory.
 const HANDSHAKE_BYTES: usize = 16 * 1024;
 
-/// The most output that is encrypted ahead of the socket: four full records, so that a read
-/// response of 128 KiB takes two system calls.
+/// The most output that is encrypted before the socket has accepted the earlier records: four full
+/// records. A read response of 128 KiB then takes two system calls.
 const SEALED_BYTES: usize = 64 * 1024;
 
-/// Maximum number of reads of the socket in one call. A record of any size arrives in five reads; a
-/// peer that sends records without content must not keep this thread busy.
+/// The maximum number of reads of the socket in one call. A TLS record of any size arrives in five
+/// reads. More are limited, since a peer that sends records without content must not keep this
+/// thread busy.
 const READS: usize = 8;
 
 impl Secured {
@@ -116,13 +118,14 @@ impl Secured {
         }
     }
 
-    /// Returns true if there is input that the socket's readiness does not report.
+    /// Returns true if received bytes are already in memory, which the readiness of the socket does
+    /// not show.
     pub(crate) fn has_input(&self) -> bool {
         self.plaintext > 0 || !self.input.is_empty() || self.closed
     }
 
-    /// Decrypts received bytes into `room`. Calls `read` first if no complete record was received.
-    /// Returns [`Received::Nothing`] if [`READS`] reads brought no complete record.
+    /// Decrypts received bytes into `room`. If no complete TLS record has arrived, first calls
+    /// `read`. Returns [`Received::Nothing`] if [`READS`] reads brought no complete record.
     pub(crate) fn receive(
         &mut self,
         room: &mut impl BufMut,
@@ -136,7 +139,7 @@ impl Secured {
             if self.closed {
                 return Poll::Ready(Ok(Received::Closed));
             }
-            // The buffer is empty here, so the read uses all of this space.
+            // `input` is empty here, so one read can fill all of this space.
             self.input.reserve(self.read_bytes);
             if std::task::ready!(self.tcp.read_by(&mut self.input, &mut read))? == 0 {
                 self.closed = true;
@@ -146,7 +149,7 @@ impl Secured {
         Poll::Ready(Ok(Received::Nothing))
     }
 
-    /// Decrypts bytes from `input` into `buffer`, until that is full or no input is left.
+    /// Decrypts bytes from `input` into `buffer`, until `buffer` is full or `input` is empty.
     fn decrypt(&mut self, buffer: &mut impl BufMut) -> io::Result<usize> {
         let mut count = 0;
         loop {
@@ -174,8 +177,8 @@ impl Secured {
         }
     }
 
-    /// Processes the input of the session. After an error, sends its alert to the peer if the
-    /// socket accepts it.
+    /// Makes `session` process its input. After an error, sends the TLS alert about it to the peer,
+    /// if the socket accepts it now.
     fn process(&mut self) -> io::Result<()> {
         match self.session.process_new_packets() {
             Ok(state) => {
@@ -214,8 +217,8 @@ impl Secured {
         }
     }
 
-    /// Writes the records that the session has made. Returns false if the socket does not accept
-    /// all of them.
+    /// Writes the records that `session` has made. Returns false if the socket does not accept all
+    /// of them now.
     fn write_records(
         &mut self,
         write: &mut impl FnMut(&mut TcpStream, &[IoSlice<'_>]) -> Poll<io::Result<usize>>,
@@ -232,8 +235,8 @@ impl Secured {
         Ok(true)
     }
 
-    /// Returns the error of an alert that the peer sent before it closed the connection. The alert
-    /// is more informative than the error of the write.
+    /// After a failed write, returns the TLS alert that the peer may have sent before it closed the
+    /// connection. The alert says more than the error of the write.
     fn alert(&mut self) -> Option<io::Error> {
         while self.plaintext == 0 {
             match self.session.read_tls(&mut Recv(&mut self.tcp)) {
@@ -258,8 +261,8 @@ impl Secured {
 }
 
 impl Drop for Secured {
-    /// Sends close_notify if the socket accepts it, so that the peer can distinguish an orderly end
-    /// from a broken connection.
+    /// Sends close_notify if the socket accepts it now. The peer can then distinguish this end from
+    /// a broken connection.
     fn drop(&mut self) {
         self.session.send_close_notify();
         let _ = self.write_records(&mut try_write);
@@ -270,7 +273,7 @@ fn is_nothing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// Reads the socket through the runtime.
+/// Reads the socket through the runtime, for rustls.
 struct TryRead<'a>(&'a mut Tcp);
 
 impl Read for TryRead<'_> {
@@ -279,7 +282,7 @@ impl Read for TryRead<'_> {
     }
 }
 
-/// Reads the socket directly.
+/// Reads the socket directly, for rustls.
 struct Recv<'a>(&'a mut Tcp);
 
 impl Read for Recv<'_> {

@@ -1,4 +1,4 @@
-//! The queue interface that TCP, TLS and compression write from.
+//! The interface of queues of unsent bytes, from which TCP, TLS and compression write.
 
 use std::{
     io::{self, IoSlice},
@@ -15,15 +15,15 @@ use crate::{
 
 /// A queue of bytes to write.
 pub(crate) trait UnsentBytes {
-    /// Returns true if everything was written.
+    /// Returns true if all bytes of the queue were written.
     fn is_empty(&self) -> bool;
 
     /// Fills `slices` from the front of the queue and returns the number used: at least one, unless
     /// the queue is empty.
     fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize;
 
-    /// Removes the first `count` bytes, which were written. `count` is at most the length of the
-    /// last `slices`.
+    /// Removes the first `count` bytes, which were written. `count` must not exceed the total
+    /// length of the slices that the last call of `slices` returned.
     fn advance(&mut self, count: usize);
 }
 

@@ -1,5 +1,5 @@
-//! Sends PDUs through real sockets, plain, through TLS and compressed, and receives them with every
-//! read function.
+//! Sends PDUs through real sockets and receives them with every read function: over plain TCP, with
+//! TLS, and compressed.
 
 mod certificates;
 
@@ -34,7 +34,7 @@ fn nop(itt: u32, length: usize) -> Pdu {
     })
 }
 
-/// The layers of a pair of streams over TCP: with or without TLS, and the compression method.
+/// The layers above TCP in a pair of streams: true if they use TLS, and the compression method.
 type Form = (bool, Option<Compression>);
 
 const FORMS: [Form; 5] = [
@@ -132,8 +132,8 @@ async fn pdus_arrive_complete_although_the_socket_accepts_little_at_once() {
     }
 }
 
-/// A regression test: a reader that reads once per wake-up must be woken again for input that TLS
-/// has read ahead.
+/// A regression test. TLS may read more than one PDU from the socket. A reader that reads once per
+/// wake-up must then be woken again for the rest.
 #[tokio::test]
 async fn a_reader_is_woken_for_data_that_tls_has_read_ahead() {
     for form in FORMS {
@@ -211,8 +211,8 @@ async fn an_immediate_read_needs_no_readiness() {
     }
 }
 
-/// The last bytes of the login are not compressed, although bytes that follow in the same packet
-/// are.
+/// The last bytes of the login are not compressed, even if compressed bytes follow in the same
+/// packet.
 #[tokio::test]
 async fn compression_begins_after_the_login() {
     let (near, mut far) = connect(false).await;
@@ -285,7 +285,7 @@ async fn taken(limit: Option<u32>) -> usize {
     let mut taken = 0;
     loop {
         socket.writable().await.unwrap();
-        // Acknowledgments may make space for more, so write until there is none.
+        // Acknowledgments may make space for more, so write until the socket stays full.
         match socket.try_write(&[0; 16 << 10]) {
             Ok(bytes) => taken += bytes,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return taken,
@@ -301,7 +301,7 @@ async fn the_limit_of_unsent_bytes_holds_for_a_large_buffer() {
         println!("not run: without CAP_NET_ADMIN the send buffer is small ({without})");
         return;
     }
-    // The limit covers the peer's receive buffer, the unsent bytes, and one write that may exceed
-    // it.
+    // The bytes accepted are those in the peer's receive buffer, the unsent bytes within the limit,
+    // and one write that may exceed it.
     assert!(with < 512 << 10, "{with} of {without}");
 }

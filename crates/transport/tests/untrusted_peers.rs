@@ -1,4 +1,4 @@
-//! Handshakes that must fail, and the errors that each end reports.
+//! Tests TLS handshakes that must fail, and the errors that each end reports.
 
 mod certificates;
 
@@ -30,13 +30,13 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (near, listener.accept().await.unwrap().0)
 }
 
-/// Awaits an event that must occur soon.
+/// Awaits a future that must end soon; panics if it hangs.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(20), future).await.expect("this hangs")
 }
 
-/// Performs the handshake; the client then sends a login and reads the answer. Returns the errors
-/// of both ends.
+/// Performs the handshake. The client then sends a login and reads the answer. Returns the errors
+/// of the client and of the server.
 async fn meet(client: TlsClient, server: TlsServer) -> (Option<String>, Option<String>) {
     let (near, far) = sockets().await;
     let far = tokio::spawn(async move { server.accept(far).await.map(drop) });
@@ -85,8 +85,7 @@ async fn both_ends_report_why_they_reject_a_certificate() {
             }
         }
     }
-    // This handshake succeeds: the server then drops the connection, which the client sees as
-    // closed.
+    // This handshake succeeds. The server then drops the connection, so the client sees it closed.
     check(meet(client(Some(&host), None), server(&node)).await, (Some("Closed"), None));
     check(
         meet(client(Some(&stranger), None), server(&node)).await,
@@ -104,7 +103,7 @@ async fn both_ends_report_why_they_reject_a_certificate() {
         meet(client(Some(&host), None), server(&elsewhere)).await,
         (Some("not valid for name"), Some("does not accept our certificate (BadCertificate)")),
     );
-    // A new authority with the same name has replaced the old one.
+    // An authority was replaced by a new one with the same name but another key.
     let [old, new] = ["storage CA"; 2].map(Authority::named);
     let (old_node, new_host) = (old.issue("127.0.0.1"), new.issue("host"));
     let old_server = TlsServer::new(identity(&old_node), old.certificate.as_bytes()).unwrap();
@@ -129,7 +128,7 @@ async fn a_peer_without_tls_is_distinguished_from_a_lost_connection() {
     let server = TlsServer::new(identity(&node), ours.certificate.as_bytes()).unwrap();
     let client = TlsClient::new(Some(identity(&node)), ours.certificate.as_bytes(), None).unwrap();
 
-    // A login without a handshake, random bytes, and an HTTP request.
+    // Send a login without a handshake, then other bytes, then an HTTP request.
     for said in [&[0x43, 0x87, 0, 0, 0, 0, 1, 0][..], &[0xff; 300], b"GET / HTTP/1.1\r\n\r\n"] {
         let (mut near, far) = sockets().await;
         near.write_all(said).await.unwrap();
@@ -158,7 +157,7 @@ async fn an_endless_handshake_is_ended() {
     let node = ours.issue("127.0.0.1");
     let server = TlsServer::new(identity(&node), ours.certificate.as_bytes()).unwrap();
     let (mut near, far) = sockets().await;
-    // A ClientHello of 65,000 bytes in records of 4 KiB.
+    // Send a ClientHello of 65,000 bytes in records of 4 KiB.
     let mut hello = vec![1, 0, 0xfd, 0xe8, 3, 3];
     hello.resize(65_004, 0);
     for record in hello.chunks(4096) {

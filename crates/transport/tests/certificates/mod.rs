@@ -1,4 +1,4 @@
-//! Makes certificates for the tests of this crate and of the crates that use it.
+//! Makes certificates for the tests of this crate and of other crates.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// An issuer of certificates.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// The certificate of the authority as PEM.
@@ -20,7 +20,7 @@ pub struct Issued {
 }
 
 impl Authority {
-    /// Makes an authority with a unique name.
+    /// Makes an authority with a name that no other one has.
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         Self::named(&format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed)))
