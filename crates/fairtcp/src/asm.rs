@@ -1,9 +1,9 @@
-//! An assembler for eBPF (RFC 9669): named instructions whose operands are registers or numbers, and jumps to
-//! labels. The assembler supports the instructions that the programs of this crate use.
+//! An assembler for eBPF (RFC 9669). It has named instructions whose operands are registers or numbers, and jumps to
+//! labels. It supports only the instructions that the programs of this crate use.
 
 use self::Register::R0;
 
-/// An instruction, or half of one that takes two slots, in the kernel's encoding (little-endian).
+/// One instruction in the kernel's encoding (little-endian), or one half of an instruction that takes two slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(transparent)]
 pub struct Instruction(pub u64);
@@ -37,7 +37,7 @@ impl Instruction {
         (self.0 >> 12) as usize & 15
     }
 
-    /// Returns the offset: bytes from the base register, or the number of instructions to jump over.
+    /// Returns the offset field: the number of bytes from the base register, or of instructions to jump over.
     #[must_use]
     pub const fn offset(self) -> i16 {
         (self.0 >> 16) as i16
@@ -49,8 +49,8 @@ impl Instruction {
     }
 }
 
-/// The eleven registers. R1 to R5 are arguments and a call overwrites them. R0 is the result of a call and of
-/// the program. A call preserves R6 to R9. R10 points to the end of the stack.
+/// The eleven registers. R0 is the result of a call and of the program. R1 to R5 are the arguments of a call, which
+/// overwrites them. A call preserves R6 to R9. R10 points to the end of the stack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Register {
     R0,
@@ -67,19 +67,19 @@ pub enum Register {
 }
 
 impl Register {
-    /// Returns the operand for the byte at this offset.
+    /// Returns the operand for the byte at this offset from the address in the register.
     #[must_use]
     pub const fn byte(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x10, base: self, offset }
     }
 
-    /// Returns the operand for the four bytes at this offset.
+    /// Returns the operand for the four bytes at this offset from the address in the register.
     #[must_use]
     pub const fn word(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x00, base: self, offset }
     }
 
-    /// Returns the operand for the eight bytes at this offset.
+    /// Returns the operand for the eight bytes at this offset from the address in the register.
     #[must_use]
     pub const fn double(self, offset: i16) -> BpfMemoryOperand {
         BpfMemoryOperand { width: 0x18, base: self, offset }
@@ -146,15 +146,15 @@ pub struct BpfJumpLabel(usize);
 /// The reason why a program cannot be assembled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unassembled {
-    /// A jump to a label that was never placed.
+    /// The program jumps to a label that was never placed.
     #[error("instruction {0} jumps to a label that was not placed")]
     NoPlace(usize),
-    /// A jump over more instructions than 16 bits can express.
+    /// The program jumps over more instructions than 16 bits can express.
     #[error("instruction {0} jumps too far")]
     TooFar(usize),
 }
 
-/// A program that is being assembled.
+/// A program while it is being assembled.
 #[derive(Debug, Default)]
 pub struct Assembler {
     instructions: Vec<Instruction>,
@@ -168,7 +168,7 @@ impl Assembler {
         Self::default()
     }
 
-    /// Returns a new label, to be placed once.
+    /// Returns a new label, which must be placed once.
     pub fn label(&mut self) -> BpfJumpLabel {
         self.labels.push(None);
         BpfJumpLabel(self.labels.len() - 1)
@@ -183,7 +183,7 @@ impl Assembler {
         assert_eq!(before, None, "a label has one place");
     }
 
-    /// Applies an operation to `to` and the operand; the result is in `to`.
+    /// Sets `to` to the result of the operation on `to` and the operand.
     pub fn alu(&mut self, operation: Alu, to: Register, with: impl Into<Operand>) {
         self.operate(ALU64 | operation as u8, to, with.into(), 0);
     }
@@ -198,7 +198,7 @@ impl Assembler {
         self.push(Instruction::new(ALU64 | 0x80, to as u8, 0, 0, 0));
     }
 
-    /// Reads memory; the rest of the register becomes zero.
+    /// Reads memory into `to`. The rest of the register becomes zero.
     pub fn load(&mut self, to: Register, from: BpfMemoryOperand) {
         let opcode = LDX | MEM | from.width;
         self.push(Instruction::new(opcode, to as u8, from.base as u8, from.offset, 0));
@@ -216,13 +216,13 @@ impl Assembler {
         });
     }
 
-    /// Adds to memory atomically.
+    /// Adds `what` to memory atomically.
     pub fn atomic_add(&mut self, to: BpfMemoryOperand, what: Register) {
         let opcode = STX | ATOMIC | to.width;
         self.push(Instruction::new(opcode, to.base as u8, what as u8, to.offset, 0));
     }
 
-    /// Adds to memory atomically; the previous value is in `what` afterwards.
+    /// Adds `what` to memory atomically. Afterwards `what` holds the previous value of the memory.
     pub fn atomic_fetch_add(&mut self, to: BpfMemoryOperand, what: Register) {
         let opcode = STX | ATOMIC | to.width;
         self.push(Instruction::new(opcode, to.base as u8, what as u8, to.offset, FETCH));
@@ -234,7 +234,7 @@ impl Assembler {
         self.push(Instruction::new(JMP, 0, 0, 0, 0));
     }
 
-    /// Jumps to the label if the comparison of `left` with `right` is true.
+    /// Jumps to the label `to` if the comparison of `left` with `right` is true.
     pub fn jump_if(&mut self, left: Register, is: If, right: impl Into<Operand>, to: BpfJumpLabel) {
         self.jumps.push((self.instructions.len(), to));
         self.operate(JMP | is as u8, left, right.into(), 0);
@@ -261,14 +261,11 @@ impl Assembler {
         self.push(Instruction::new(JMP | EXIT, R0 as u8, 0, 0, 0));
     }
 
-    /// Resolves the jumps and returns the program.
-    ///
-    /// # Errors
-    /// A jump that cannot be resolved.
+    /// Fills in the distances of all jumps and returns the program.
     pub fn finish(mut self) -> Result<Vec<Instruction>, Unassembled> {
         for (at, label) in self.jumps {
             let place = self.labels[label.0].ok_or(Unassembled::NoPlace(at))?;
-            // An offset of 0 means the instruction after the jump.
+            // A distance of 0 means the instruction after the jump.
             let distance = place as i64 - at as i64 - 1;
             let distance = i16::try_from(distance).map_err(|_| Unassembled::TooFar(at))?;
             self.instructions[at].0 |= u64::from(distance as u16) << 16;
@@ -302,7 +299,7 @@ const SOURCE_REGISTER: u8 = 0x08;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
 const FETCH: i32 = 0x01;
-/// LD, IMM, DW: a 64-bit constant in two instructions.
+/// The opcode that loads a 64-bit constant (LD, IMM, DW). It takes two instructions.
 const LOAD_DOUBLE: u8 = 0x18;
 const MAP_DESCRIPTOR: u8 = 1;
 const KERNEL_FUNCTION: u8 = 2;
@@ -312,7 +309,7 @@ mod tests {
     use super::Register::{R0, R1, R2, R6, R10};
     use super::*;
 
-    /// Returns the bytes that a call of the assembler emits.
+    /// Returns the bytes of the program that `write` assembles.
     fn bytes(write: impl FnOnce(&mut Assembler)) -> Vec<u8> {
         let mut assembler = Assembler::new();
         write(&mut assembler);
@@ -320,7 +317,7 @@ mod tests {
         program.iter().flat_map(|instruction| instruction.0.to_le_bytes()).collect()
     }
 
-    /// The expected bytes are the output of clang and llvm-objdump.
+    /// The expected bytes were made with clang and llvm-objdump.
     #[test]
     fn instructions_are_as_the_standard_encodes_them() {
         assert_eq!(bytes(|a| a.set(R0, 1)), [0xb7, 0, 0, 0, 1, 0, 0, 0]);

@@ -1,5 +1,5 @@
-//! bpf(2) without a library: only the commands that load and register a congestion control. Each attribute
-//! structure has the layout of the member of the kernel's `union bpf_attr` for its command.
+//! Calls bpf(2) without a library, with only those commands that load and register a congestion control. Each structure
+//! of attributes has the layout of the member of the kernel's `union bpf_attr` for its command.
 
 use std::{
     io,
@@ -8,20 +8,20 @@ use std::{
 
 use crate::asm::Instruction;
 
-/// Attributes of a new map.
+/// The attributes of a BPF map.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Map<'a> {
     /// The type of the map, `BPF_MAP_TYPE_…`.
     pub kind: u32,
     pub key_bytes: u32,
     pub value_bytes: u32,
-    /// The size of the map; zero for socket storage.
+    /// The maximum number of entries; zero for socket storage.
     pub max_entries: u32,
     /// Flags, `BPF_F_…`.
     pub flags: u32,
     /// A name of up to 15 letters, digits and `_`.
     pub name: &'a str,
-    /// A BTF object, and the numbers of the types of key and value in it.
+    /// A BTF object, and the numbers of two types in it: those of the keys and of the values.
     pub types: Option<(BorrowedFd<'a>, u32, u32)>,
     /// For a struct_ops map, the type of its value in the kernel's own BTF.
     pub kernel_value: u32,
@@ -64,7 +64,7 @@ pub fn create_map(map: &Map<'_>) -> io::Result<OwnedFd> {
     Ok(owned(descriptor))
 }
 
-/// Sets the value of a key. Both must have the lengths of the map.
+/// Sets the value of a key. The lengths of key and value must be those of the map.
 ///
 /// # Errors
 /// The error of the kernel.
@@ -84,13 +84,7 @@ pub fn update(map: BorrowedFd<'_>, of: &Map<'_>, key: u32, value: &[u8]) -> io::
     unsafe { call(MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
 }
 
-/// Removes a key of four bytes, if it is there.
-///
-/// # Errors
-/// The error of the kernel.
-///
-/// # Panics
-/// If the map's keys have another length.
+/// Removes a key of four bytes from a map. Does nothing if the map does not have the key.
 pub fn remove(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<()> {
     assert_eq!(of.key_bytes, 4, "as the map was made");
     let mut attributes = UpdateElement {
@@ -106,13 +100,8 @@ pub fn remove(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<()> {
     }
 }
 
-/// Returns the value of a key, both of four bytes; `None` if the key is not there.
-///
-/// # Errors
-/// The error of the kernel.
-///
-/// # Panics
-/// If key and value of the map do not have four bytes.
+/// Returns the value of a key in a map whose keys and values have four bytes. Returns `None` if the map does not have
+/// the key.
 pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option<u32>> {
     assert_eq!((of.key_bytes, of.value_bytes), (4, 4), "as the map was made");
     let mut value = 0u32;
@@ -131,10 +120,7 @@ pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option
     }
 }
 
-/// Loads the program for one member of a struct_ops structure.
-///
-/// # Errors
-/// The error of the kernel, with the verifier's log if there is one.
+/// Loads a program for one member of a kernel structure of operations (struct_ops).
 pub fn load_program(
     instructions: &[Instruction],
     program_name: &str,
@@ -160,12 +146,13 @@ pub fn load_program(
     if matches!(first.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         return Err((first, String::new()));
     }
-    // Load the program again to get the log. The first call does not request it because it takes time.
+    // Load the program again, this time with the log of the verifier. The first call does not request the log, because
+    // that takes time.
     let mut log = vec![0u8; LOG_BYTES];
     attributes.log_level = 1;
     attributes.log_bytes = log.len() as u32;
     attributes.log = log.as_mut_ptr() as u64;
-    // SAFETY: as above; the log has the given length and outlives the call.
+    // SAFETY: as at the first call; the log has the given length and outlives the call.
     match unsafe { call(PROG_LOAD, &mut attributes) } {
         Ok(descriptor) => Ok(owned(descriptor)),
         Err(error) => {
@@ -177,10 +164,7 @@ pub fn load_program(
     }
 }
 
-/// Registers the content of a struct_ops map until the returned descriptor is closed.
-///
-/// # Errors
-/// The error of the kernel; `EEXIST` means that the name is in use.
+/// Registers the operations in a struct_ops map. They stay registered until the returned descriptor is closed.
 pub fn register(operations: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attributes = CreateLink {
         map: operations.as_raw_fd() as u32,
@@ -215,12 +199,12 @@ fn name(text: &str) -> [u8; 16] {
     name
 }
 
-/// Enough for the longest of the programs; only the end of the log is needed.
+/// The length of the buffer for the log. It is enough for the longest program; only the end of the log is needed.
 const LOG_BYTES: usize = 1 << 20;
-/// Number of the last log lines that contain the verifier's reason.
+/// The number of lines at the end of the log that contain the verifier's reason.
 const LOG_LINES: usize = 12;
 
-// linux/bpf.h
+// Constants of linux/bpf.h.
 const MAP_CREATE: libc::c_int = 0;
 const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;

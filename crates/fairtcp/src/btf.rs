@@ -1,5 +1,6 @@
-//! BTF, the kernel's description of its own types (Documentation/bpf/btf.rst). This parser only finds offsets
-//! of fields and numbers of functions. It checks all offsets in the data; invalid data is an error.
+//! Parses BTF, the kernel's description of its own types (Documentation/bpf/btf.rst). This parser only finds the
+//! offsets of fields and the numbers of functions. It checks all offsets in the data and returns an error if one of
+//! them is invalid.
 
 use std::{fs, ops::Range};
 
@@ -14,17 +15,17 @@ pub struct MalformedBtf(pub &'static str);
 pub struct Btf {
     bytes: Vec<u8>,
     strings: Range<usize>,
-    /// Offset of each type. Type 0, `void`, has no bytes.
+    /// The offset of the description of each type in `bytes`. Type 0, `void`, has no description.
     types: Vec<usize>,
 }
 
 /// The number of a type. Zero is `void`.
 pub type TypeId = u32;
 
-/// The location of a field.
+/// The location of a field in a structure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Field {
-    /// Offset from the start of the structure, in bits.
+    /// The offset in bits from the start of the structure.
     pub offset_bits: u32,
     pub length_bits: u32,
 }
@@ -35,7 +36,7 @@ struct BtfMember {
     index: u32,
     type_id: TypeId,
     offset_bits: u32,
-    /// Length of a bit field in bits; zero for other members.
+    /// The length in bits if the member is a bit field, otherwise zero.
     bit_field_bits: u32,
 }
 
@@ -91,8 +92,8 @@ impl Btf {
         self.find(FUNC, name)
     }
 
-    /// Returns a field of a structure by its path, for example `inet_conn.icsk_ca_priv`. Members of anonymous
-    /// structures and unions are found as in C.
+    /// Returns a field of a structure by its path, for example `inet_conn.icsk_ca_priv`. As in C, the path leaves out
+    /// anonymous structures and unions.
     #[must_use]
     pub fn field(&self, structure: TypeId, path: &str) -> Option<Field> {
         let (mut id, mut offset_bits, mut length_bits) = (structure, 0u32, 0);
@@ -157,7 +158,8 @@ impl Btf {
         self.member_within(structure, name, MAX_NESTING, &mut { MAX_MEMBERS })
     }
 
-    /// Like `member`, with a limit to the nesting and to the number of members that are examined (`left`).
+    /// Finds a member like `member`. `left` limits the number of members that are examined, and the nesting is limited,
+    /// too.
     fn member_within(
         &self,
         structure: TypeId,
@@ -195,7 +197,7 @@ impl Btf {
         None
     }
 
-    /// Returns the type behind typedefs, qualifiers and tags.
+    /// Returns the type that a chain of typedefs, qualifiers and tags stands for.
     fn resolve(&self, mut id: TypeId) -> Option<TypeId> {
         for _ in 0..MAX_NESTING {
             match self.kind(id)? {
@@ -243,7 +245,7 @@ const fn kind(info: u32) -> u32 {
     (info >> 24) & 0x1f
 }
 
-/// Returns the length of the description of a type, from its second word.
+/// Returns the length in bytes of the description of a type. `info` is the second word of the description.
 fn type_bytes(info: u32) -> Result<usize, MalformedBtf> {
     let count = (info & 0xffff) as usize;
     let after = match kind(info) {
@@ -257,15 +259,14 @@ fn type_bytes(info: u32) -> Result<usize, MalformedBtf> {
     Ok(12 + after)
 }
 
-/// 0xeB9F in this machine's byte order, and version 1.
+/// The first bytes of BTF: the magic number 0xeB9F in this machine's byte order, and version 1.
 const MAGIC_AND_VERSION: [u8; 3] = [0x9f, 0xeb, 1];
-/// `struct btf_header` without the fields of later versions.
+/// The length of `struct btf_header` in bytes, without the fields of later versions.
 const HEADER_BYTES: usize = 24;
-/// Limit for nested structures and for chains of typedefs. The kernel has at most five; a longer chain is a
-/// loop.
+/// The limit for nested structures and for chains of typedefs. The kernel has at most five; a longer chain is a loop.
 const MAX_NESTING: u32 = 16;
-/// Limit of examined members. The kernel's largest structure has some hundreds; without a limit, the search
-/// would not end if anonymous structures contain each other.
+/// The most members that one search examines. The kernel's largest structure has some hundreds. Without a limit, the
+/// search would not end if anonymous structures contain each other.
 const MAX_MEMBERS: u32 = 10_000;
 
 const INT: u32 = 1;
@@ -323,7 +324,8 @@ mod tests {
             self.count
         }
 
-        /// Members are (name, type, offset); the upper bits of the offset are the length of a bit field.
+        /// Appends the description of a structure. Each member is (name, type, offset); the upper bits of the offset
+        /// hold the length of a bit field.
         fn structure(
             &mut self,
             kind: u32,
@@ -353,7 +355,8 @@ mod tests {
 
     const BIT_FIELDS: u32 = 1 << 5;
 
-    /// `struct outer { int first; union { struct inner in; word *at[3]; }; int bit : 2; void (*call)(..); }`
+    /// Returns BTF with this type: `struct outer { int first; union { struct inner in; word *at[3]; }; int bit : 2;
+    /// void (*call)(..); }`
     fn example() -> Vec<u8> {
         let mut w = Writer::new();
         let int = w.write("int", INT, 0, 4, &[32]);

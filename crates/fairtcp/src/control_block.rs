@@ -1,5 +1,5 @@
-//! The ensemble control block: the state that the connections of one ensemble share. A BPF map holds the
-//! blocks. The programs write them, and this process reads them through a memory mapping.
+//! The ensemble control block: the state that the connections of one ensemble share. The blocks are in a BPF map. The
+//! BPF programs write them, and this process reads them through a memory mapping.
 
 use std::{
     os::fd::{AsFd, OwnedFd},
@@ -10,23 +10,24 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// Offsets of the fields of a block, in bytes. The window and the threshold are those of the whole ensemble,
-/// in segments with [`FRACTION_BITS`] fractional bits.
+/// The offsets of the fields of a block, in bytes. The window and the slow start threshold are those of the whole
+/// ensemble, in segments with [`FRACTION_BITS`] fractional bits.
 pub(crate) mod at {
-    /// The congestion window: 8 bytes, signed. Members that leave and cut at the same time can make it
-    /// negative for a moment; readers use the minimum then.
+    /// The congestion window: 8 bytes, signed. If members leave and reduce the window at the same time, it can be
+    /// negative for a moment; readers then use the minimum window.
     pub const WINDOW: i16 = 0;
     /// The slow start threshold: 8 bytes.
     pub const THRESHOLD: i16 = 8;
     /// The number of members: 4 bytes.
     pub const MEMBERS: i16 = 16;
-    /// 4 bytes. If 1, the window grows by the number of acknowledgments, not of acknowledged segments.
+    /// The rule for growth: 4 bytes. If 1, the window grows by the number of acknowledgments; if 0, by the number of
+    /// acknowledged segments.
     pub const PER_ACK: i16 = 20;
     /// The smoothed round trip time in the kernel's unit, eighths of a microsecond: 4 bytes.
     pub const SRTT: i16 = 24;
     /// The variation of the round trip time in quarters of a microsecond: 4 bytes.
     pub const RTTVAR: i16 = 28;
-    /// The counters: 8 bytes each.
+    /// The counters, 8 bytes each: see the fields of [`EnsembleControlBlock`] with these names.
     pub const GROWN: i16 = 32;
     pub const CUTS: i16 = 40;
     pub const FLOORED: i16 = 48;
@@ -35,17 +36,18 @@ pub(crate) mod at {
     pub const TIMEOUTS: i16 = 72;
 
     // The following fields exist only if the members share a path model. Times are in microseconds, rates in
-    // segments per microsecond with 24 fractional bits. The number of members with data to send: 4 bytes.
+    // segments per microsecond with 24 fractional bits.
+    /// The number of members with data to send: 4 bytes.
     pub const ACTIVE: i16 = 80;
-    /// STARTUP, DRAIN, PROBE_BW or PROBE_RTT: 4 bytes.
+    /// The mode of the model: STARTUP, DRAIN, PROBE_BW or PROBE_RTT, 4 bytes.
     pub const MODE: i16 = 84;
-    /// The sum of the members' delivery rates, each as of the member's last acknowledgment. 8 bytes, as all
-    /// fields below.
+    /// The sum of the delivery rates of all members, each as measured at the member's last acknowledgment. This field
+    /// and all below have 8 bytes.
     pub const RATE: i16 = 88;
-    /// Segments in flight of all members, each as of the member's last acknowledgment. Signed, like the
+    /// The segments in flight of all members, each as counted at the member's last acknowledgment. Signed, like the
     /// window.
     pub const ALL_IN_FLIGHT: i16 = 96;
-    /// The number of rounds, and the time when the last one began.
+    /// The number of the current round, and the time when it began.
     pub const ROUND: i16 = 104;
     pub const ROUND_BEGAN: i16 = 112;
     /// The time when a member was last application-limited; zero if this never happened.
@@ -53,42 +55,43 @@ pub(crate) mod at {
     /// The minimum round trip time; zero if it is unknown.
     pub const LEAST_RTT: i16 = 128;
     pub const LEAST_RTT_AT: i16 = 136;
-    /// The rate that the next round has to exceed by a quarter, and the number of rounds that did not.
+    /// The rate that the next round must exceed by a quarter, and the number of rounds that did not exceed it.
     pub const FULL_RATE: i16 = 144;
     pub const FULL_ROUNDS: i16 = 152;
     /// The phase of PROBE_BW's cycle, 0 to 7.
     pub const PHASE: i16 = 160;
-    /// The time when the phase, or DRAIN, began.
+    /// The time when the current phase, or the mode DRAIN, began.
     pub const PHASE_BEGAN: i16 = 168;
     pub const PROBE_ENDS: i16 = 176;
     /// The minimum round trip time in this cycle; zero if none was measured yet.
     pub const CYCLE_RTT: i16 = 184;
-    /// 1 if the last cycle showed a queue of other flows, else 0.
+    /// 1 if the last cycle has shown that other flows keep a queue on the path, else 0.
     pub const IS_CROWDED: i16 = 192;
-    /// Number of times that the ensemble entered PROBE_RTT.
+    /// The number of times that the ensemble entered PROBE_RTT.
     pub const PROBES: i16 = 200;
-    /// Number of completed PROBE_BW cycles.
+    /// The number of completed cycles of PROBE_BW.
     pub const CYCLES: i16 = 208;
-    /// The best rates of the last rounds, a ring indexed by the round number.
+    /// The highest rate of each of the last rounds: a ring that is indexed by the round number.
     pub const RATES: i16 = 216;
 }
 
-/// A power of two that is larger than the number of rounds in the filter.
+/// The number of entries of this ring: a power of two that is larger than the number of rounds over which the maximum
+/// is taken.
 pub(crate) const RATES: i16 = 16;
 
-/// Length of a block in bytes. A multiple of 8, so that the blocks in the map are adjacent.
+/// The length of a block in bytes. It is a multiple of 8, so that the blocks in the map are adjacent.
 pub const BLOCK_BYTES: usize = 80;
-/// Length of a block with a path model.
+/// The length in bytes of a block with a path model.
 pub const MODEL_BLOCK_BYTES: usize = at::RATES as usize + 8 * RATES as usize;
 
-/// Number of fractional bits. Growth of one segment per round trip is 1/cwnd per acknowledgment, which integers could
-/// not represent.
+/// The number of fractional bits of windows. If the window grows by one segment per round trip, it grows by 1/cwnd per
+/// acknowledgment, which an integer could not represent.
 pub(crate) const FRACTION_BITS: i32 = 16;
 
-/// Fractional bits of rates, which are in segments per microsecond.
+/// The number of fractional bits of rates, which are in segments per microsecond.
 pub(crate) const RATE_BITS: i32 = 24;
 
-/// The shared state of an ensemble at one moment. Each number is consistent, but the numbers may be a few
+/// The state of an ensemble at one moment. Each number is valid, but two numbers may be from moments that are a few
 /// acknowledgments apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EnsembleControlBlock {
@@ -103,32 +106,31 @@ pub struct EnsembleControlBlock {
     pub rttvar: Duration,
     /// Number of acknowledgments that made the window grow.
     pub grown: u64,
-    /// Number of window reductions after a loss or a congestion mark.
+    /// The number of window reductions, each after a loss or a congestion mark.
     pub cuts: u64,
-    /// Number of reductions (part of `cuts`) by less than half of a share, because the window was near its
-    /// minimum.
+    /// The number of those reductions that took less than half of a share, because the window was near its minimum.
     pub floored: u64,
-    /// Number of reductions that were made at the next acknowledgment, because the kernel had omitted a call
+    /// The number of reductions that were made only at the next acknowledgment, because the kernel had omitted a call
     /// of the program.
     pub late_cuts: u64,
-    /// Number of reductions that were undone, because the segments were only late.
+    /// The number of reductions that were undone, because the segments were late and not lost.
     pub undone: u64,
     pub timeouts: u64,
-    /// The path model, with [`Growth::ByModel`](crate::Growth::ByModel). Then `cwnd` is the limit of segments
-    /// in flight of all members, and there are no reductions.
+    /// The path model; only with [`Growth::ByModel`](crate::Growth::ByModel). In that case `cwnd` is the limit of
+    /// segments in flight of all members, and the window is never reduced.
     pub path: Option<PathModel>,
 }
 
 /// The ensemble's model of its path.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathModel {
-    /// The bandwidth for the ensemble in segments per second: the maximum of the last ten rounds.
+    /// The bandwidth that the ensemble can use, in segments per second: the maximum rate of the last ten rounds.
     pub bandwidth: f64,
-    /// The minimum round trip time, valid as long as a similar one is measured every ten seconds.
+    /// The minimum round trip time. It stays valid as long as a similar one is measured at least every ten seconds.
     pub least_rtt: Duration,
-    /// True if other flows keep a queue on the path, so that the ensemble drains only its own part of it.
+    /// True if other flows keep a queue on the path. The ensemble then drains only its own part of the queue.
     pub is_crowded: bool,
-    /// Number of times that windows were reduced to measure the round trip time (PROBE_RTT).
+    /// The number of times that the members reduced their windows to measure the round trip time (PROBE_RTT).
     pub probes: u64,
 }
 
@@ -145,9 +147,9 @@ impl PathModel {
 }
 
 impl EnsembleControlBlock {
-    /// Reads a block word by word.
+    /// Reads a block; `word` returns the eight bytes at an offset.
     fn read(word: impl Fn(i16) -> u64, has_model: bool) -> Self {
-        // TCP_INFINITE_SSTHRESH of the kernel, which the first member sets.
+        // The kernel's TCP_INFINITE_SSTHRESH. A block has it until the first loss, because the first member brings it.
         const INFINITE: u64 = 0x7fff_ffff << FRACTION_BITS;
         let scale = f64::from(1u32 << FRACTION_BITS);
         let threshold = word(at::THRESHOLD);
@@ -175,7 +177,7 @@ impl EnsembleControlBlock {
         value
     }
 
-    /// Parses the first [`BLOCK_BYTES`] of a block as in the map.
+    /// Parses the first [`BLOCK_BYTES`] bytes of a block, as they are in the map.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; BLOCK_BYTES]) -> Self {
         let word = |offset: i16| {
@@ -186,7 +188,7 @@ impl EnsembleControlBlock {
     }
 }
 
-/// The map of all blocks, mapped for reading.
+/// The map of all blocks in the memory of this process, for reading.
 pub(crate) struct Mapped {
     start: NonNull<AtomicU64>,
     blocks: usize,
@@ -195,14 +197,15 @@ pub(crate) struct Mapped {
 
 // SAFETY: only this value unmaps the memory, and all accesses to it are atomic loads.
 unsafe impl Send for Mapped {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps `blocks` blocks of `block_bytes` bytes; the array map must allow it.
+    /// Maps an array map of `blocks` blocks with `block_bytes` bytes each. The map must have been created for this
+    /// (BPF_F_MMAPABLE).
     pub fn new(map: &OwnedFd, blocks: usize, block_bytes: usize) -> std::io::Result<Self> {
-        // SAFETY: a new mapping at an address that the kernel chooses, of a map of this length: the kernel refuses
-        // more. A map cannot be truncated.
+        // SAFETY: this makes a new mapping at an address that the kernel chooses. It is not longer than the map, since
+        // the kernel would refuse that, and a map cannot be truncated.
         let start = unsafe {
             let bytes = blocks * block_bytes;
             mmap(ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, map.as_fd(), 0)?
@@ -219,8 +222,8 @@ impl Mapped {
         assert!((number as usize) < self.blocks, "block {number} of {}", self.blocks);
         let read = |offset: i16| {
             let word = (number as usize * self.block_bytes + offset as usize) / 8;
-            // SAFETY: within the mapping, as asserted, and aligned, because a mapping begins at a page boundary. The
-            // program writes the same words, atomically or by plain stores of whole words.
+            // SAFETY: the word is within the mapping, as asserted. It is aligned, because a mapping begins at a page
+            // boundary. The program writes the same words, atomically or by plain stores of whole words.
             unsafe { self.start.add(word).as_ref() }.load(Ordering::Relaxed)
         };
         EnsembleControlBlock::read(read, self.block_bytes == MODEL_BLOCK_BYTES)
@@ -229,7 +232,8 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping with its original length; there are no references into it. The call cannot fail then.
+        // SAFETY: this unmaps the whole mapping with its original length, and no references into it exist. The call
+        // cannot fail then.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.blocks * self.block_bytes) };
     }
 }
@@ -263,7 +267,7 @@ mod tests {
             at::LEAST_RTT => 4_000,
             at::IS_CROWDED => 1,
             at::PROBES => 2,
-            // 2,000 and 3,000 segments per second, in segments per microsecond.
+            // The rates are 2,000 and 3,000 segments per second, converted to segments per microsecond.
             at::RATES => (2 << RATE_BITS) / 1000,
             _ if offset == at::RATES + 8 * (RATES - 1) => (3 << RATE_BITS) / 1000,
             _ => 0,

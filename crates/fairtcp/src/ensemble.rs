@@ -13,14 +13,14 @@ use crate::{
     program::EnsembleAlgorithm, retransmit_timer,
 };
 
-/// Maximum number of ensembles at a time. A node does not have more sessions. A block has 80 bytes, or 344 with a
-/// path model.
+/// The maximum number of ensembles at a time. No node has more sessions. The block of an ensemble has 80 bytes, or 344
+/// with a path model.
 pub const MAX_ENSEMBLES: u32 = 1024;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EnsembleOptions {
-    /// The name in `tcp_available_congestion_control`, 1 to 12 characters. If another process uses it, `_2`,
-    /// `_3` and so on is appended. Default `fairtcp`.
+    /// The name that `tcp_available_congestion_control` lists, 1 to 12 characters. If another process uses the name,
+    /// `_2`, `_3` and so on is appended. Default `fairtcp`.
     pub name: String,
     /// The rule by which the window grows.
     pub growth: Growth,
@@ -38,30 +38,31 @@ impl Default for EnsembleOptions {
     }
 }
 
-/// The quantity that the growth of a window is based on.
+/// How a window grows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Growth {
-    /// The number of acknowledgments, as in Linux 2.4 and thus in the paper. Windows are smaller with it if
-    /// the receiver acknowledges only every other segment.
+    /// By one step per acknowledgment, as in Linux 2.4 and thus in the paper. Windows stay smaller with this if the
+    /// receiver acknowledges only every second segment.
     PerAck,
-    /// The number of acknowledged segments (RFC 3465).
+    /// By the number of acknowledged segments (RFC 3465).
     PerSegment,
-    /// A model of the path that the members share (its bandwidth and minimum round trip time), like BBR's for a
-    /// single connection. Losses do not reduce the window, and members are paced.
+    /// By a model of the path that the members share: its bandwidth and its minimum round trip time, as BBR has them
+    /// for a single connection. Losses do not reduce the window, and members are paced.
     ByModel,
 }
 
-/// The set of connections that share a window.
+/// Which connections share a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WindowSharing {
-    /// Each connection has its own window: the same program without sharing, as a baseline for measurements.
+    /// Each connection has its own window. The program is the same but nothing is shared, which gives measurements
+    /// something to compare with.
     Connection,
     /// The connections of an ensemble share one window.
     Session,
 }
 
-/// The loaded congestion control. When this value and all its ensembles are dropped, or the process ends, the
-/// kernel no longer offers the congestion control. Connections that use it keep it until they are closed.
+/// The loaded congestion control. The kernel offers it until this value and all its ensembles are dropped, or until the
+/// process ends. Connections that use it then keep it until they are closed.
 pub struct Fair {
     loaded: LoadedCongestionControl,
     options: EnsembleOptions,
@@ -70,10 +71,7 @@ pub struct Fair {
 }
 
 impl Fair {
-    /// Loads the programs and registers them. Takes tens of milliseconds.
-    ///
-    /// # Errors
-    /// The error says what the kernel or the process lacks; [`Error::remedy`] says how to get it.
+    /// Loads the BPF programs and registers them with the kernel, which takes tens of milliseconds.
     pub fn load(options: &EnsembleOptions) -> Result<Self, Error> {
         let algorithm = match options.growth {
             Growth::ByModel => EnsembleAlgorithm::Model,
@@ -107,13 +105,12 @@ impl Fair {
     }
 }
 
-/// The connections of one session to one destination. Dropping an ensemble does not remove its connections;
-/// the block is reused when the last one has left. (The kernel may omit a call of the program. If it omits
-/// the one for a leaving member, the member is counted forever, and the block cannot be reused until the
-/// process ends.)
+/// The connections of one session to one destination. Dropping an ensemble does not remove its connections; its block
+/// can be used again when the last connection has left. (The kernel may omit a call of the BPF program. If this happens
+/// when a member leaves, the member is counted forever, and the block cannot be used again until the process ends.)
 pub struct Ensemble {
     fair: Arc<Fair>,
-    /// One block; with [`WindowSharing::Connection`], one block for each connection.
+    /// The numbers of the blocks: one, or with [`WindowSharing::Connection`] one for each connection.
     blocks: Mutex<Vec<u32>>,
 }
 
@@ -141,7 +138,8 @@ impl Ensemble {
     pub fn join(&self, socket: impl AsFd) -> Result<(), Error> {
         let socket = socket.as_fd();
         check_connected(socket)?;
-        // Locked until the end, so that the block is not considered unused before the socket has joined.
+        // Keep this lock until the end: otherwise another call could consider the block unused before the socket has
+        // joined.
         let mut blocks = lock(&self.blocks);
         let kernel = |error: rustix::io::Errno| Error::Kernel {
             step: "TCP_CONGESTION",
@@ -154,18 +152,19 @@ impl Ensemble {
             return Ok(());
         }
         let block = self.block_for_one_more(&mut blocks)?;
-        // The assignment has an effect only when the name is selected: until then nothing has changed for the socket.
+        // The assignment takes effect when the socket selects this congestion control. Until then it changes nothing
+        // for the socket.
         let joined = self.fair.loaded.assign(socket, block).and_then(|()| {
             if has_it {
-                // The socket has the name from a sysctl and no window, or is in another ensemble. Selecting the same
-                // name again would have no effect, so select Reno first: every kernel has it, and permits it to
-                // everybody.
+                // The socket uses this congestion control already: because of a sysctl and without an ensemble, or in
+                // another ensemble. Selecting the same name again would have no effect. Select Reno first, which is in
+                // every kernel and allowed for all users.
                 sockopt::set_tcp_congestion(socket, "reno").map_err(kernel)?;
             }
             sockopt::set_tcp_congestion(socket, self.fair.name()).map_err(kernel)
         });
         if joined.is_err() {
-            // Restore what the kernel permits; report the original error.
+            // Restore the former state as far as the kernel permits, but report the first error.
             let _ = match before {
                 Some(block) => self.fair.loaded.assign(socket, block),
                 None => self.fair.loaded.unassign(socket),
@@ -179,7 +178,7 @@ impl Ensemble {
             }
             return joined;
         }
-        // Ignore an error: the socket is a member even if the kernel does not support the option.
+        // Ignore an error: the socket is a member even if the kernel does not support this option.
         let _ = retransmit_timer::shorten(socket);
         Ok(())
     }
@@ -222,12 +221,12 @@ fn check_connected(socket: BorrowedFd<'_>) -> Result<(), Error> {
     rustix::net::getpeername(socket).map(drop).map_err(not)
 }
 
-/// Locks a mutex. A panic under these locks cannot leave inconsistent data.
+/// Locks a mutex, even after a panic: a panic while one of these mutexes is locked cannot leave inconsistent data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Without a kernel that can load the congestion control, these tests print a message and end, like those in
+/// If the kernel cannot load the congestion control, these tests print a message and end, like those in
 /// `tests/kernel.rs`.
 #[cfg(test)]
 mod tests {
@@ -257,7 +256,8 @@ mod tests {
         sockopt::tcp_congestion(socket).unwrap()
     }
 
-    /// Regression: a socket that had the name from a sysctl was left with Reno.
+    /// A regression test. A socket that used this congestion control because of a sysctl was left with Reno when it
+    /// could not join.
     #[test]
     fn a_socket_that_cannot_join_keeps_its_congestion_control() {
         let Some(mut fair) = load("fairtest_u", WindowSharing::Session) else { return };

@@ -1,4 +1,4 @@
-//! The reasons why the congestion control cannot be used, and the remedies.
+//! The errors that say why the congestion control cannot be used, and what an administrator can do.
 
 use std::io;
 
@@ -10,13 +10,13 @@ pub enum Error {
     /// The BTF of the kernel has a form that this crate cannot parse.
     #[error("the kernel's description of its types is not understood: {0}")]
     Types(&'static str),
-    /// A structure or function that the program needs is missing or has another form.
+    /// A structure or function of the kernel that the program needs is missing or has another form.
     #[error("this kernel's TCP is not supported: {0}")]
     OtherTcp(String),
     /// This process may not load BPF programs.
     #[error("this process may not load BPF programs ({0})")]
     NotAllowed(#[source] io::Error),
-    /// The kernel has no BPF, or no congestion control in BPF.
+    /// The kernel does not support BPF, or no congestion control in BPF.
     #[error("this kernel does not support congestion control in BPF ({step}: {error})")]
     Unsupported {
         /// The step that failed.
@@ -31,7 +31,7 @@ pub enum Error {
         /// The end of the verifier's log; may be empty.
         log: String,
     },
-    /// Other congestion controls have the name and all names with a number that follow it.
+    /// Other congestion controls use the name, and also all names that consist of it and a number.
     #[error("congestion controls {0}, {0}_2 and so on exist already")]
     NameTaken(String),
     /// The name is not valid for a congestion control.
@@ -48,7 +48,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the action by which an administrator can solve the problem, if there is one.
+    /// Returns what an administrator can do about the problem, if anything.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {
@@ -71,9 +71,9 @@ impl Error {
         }
     }
 
-    /// Converts the error of a step.
+    /// Converts the error of a system call to the error of the step in which it occurred.
     pub(crate) fn of_step(step: &'static str, error: io::Error) -> Self {
-        // ENOTSUPP, an error of the kernel that has no name in libc; some functions of BPF return it.
+        // The kernel's error ENOTSUPP, which libc does not name. Some BPF functions of the kernel return it.
         const ENOTSUPP: i32 = 524;
         match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => Self::NotAllowed(error),

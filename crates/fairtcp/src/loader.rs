@@ -1,4 +1,4 @@
-//! Loads the programs and registers the congestion control with its name.
+//! Loads the BPF programs and registers them as a congestion control of the kernel.
 
 use std::{
     io,
@@ -13,9 +13,9 @@ use crate::{
     program::{CongestionOperation, EnsembleAlgorithm, Kernel, Maps, assemble},
 };
 
-/// A registered congestion control. The registration lasts as long as this value exists. When the process
-/// ends for any reason, the kernel closes the descriptors. Sockets that use the congestion control keep it
-/// until they are closed.
+/// A registered congestion control. It stays registered as long as this value exists, or until the process ends for any
+/// reason, since the kernel then closes the descriptors. Sockets that use the congestion control keep it until they are
+/// closed.
 pub struct LoadedCongestionControl {
     pub name: String,
     pub blocks: Mapped,
@@ -28,7 +28,7 @@ pub struct LoadedCongestionControl {
 }
 
 impl LoadedCongestionControl {
-    /// Loads the programs and registers them as `name`, or as `name_2` and so on if others use that name.
+    /// Loads the programs and registers them as `name`, or as `name_2` and so on if other processes use that name.
     pub fn load(name: &str, block_count: u32, algorithm: EnsembleAlgorithm) -> Result<Self, Error> {
         let btf = Btf::of_this_kernel()?;
         let kernel = Kernel::read(&btf)?;
@@ -58,14 +58,14 @@ impl LoadedCongestionControl {
             .map_err(|error| Error::Kernel { step: "assigning a socket to an ensemble", error })
     }
 
-    /// Removes the assignment of a socket.
+    /// Undoes [`Self::assign`] for a socket.
     pub fn unassign(&self, socket: BorrowedFd<'_>) -> Result<(), Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::remove(self.members_map.as_fd(), &ASSIGNED, key)
             .map_err(|error| Error::Kernel { step: "removing a socket's ensemble", error })
     }
 
-    /// Returns the assignment of a socket.
+    /// Returns the number of the ensemble that is assigned to a socket, if there is one.
     pub fn assigned(&self, socket: BorrowedFd<'_>) -> Result<Option<u32>, Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::look_up(self.members_map.as_fd(), &ASSIGNED, key)
@@ -75,19 +75,19 @@ impl LoadedCongestionControl {
     /// Makes the kernel refuse assignments from now on.
     #[cfg(test)]
     pub fn refuse_assignments(&mut self) {
-        // Use an array map: its only valid key is 0, which is not the descriptor of a socket here.
+        // Use an array map instead: its only valid key is 0, which is not the descriptor of a socket here.
         let map = Map { kind: MAP_TYPE_ARRAY, max_entries: 1, flags: 0, ..ASSIGNED };
         self.members_map = bpf::create_map(&map).expect("as the others were made");
     }
 }
 
-/// The content of the struct_ops map, before its name is set.
+/// The struct_ops map that is to be registered, before its name is set.
 struct Registration {
     value: Vec<u8>,
     value_type: u32,
     name: std::ops::Range<usize>,
     types: OwnedFd,
-    /// Kept open until the operations hold references to the programs.
+    /// The descriptors of the programs, which must stay open until the registered operations refer to the programs.
     _programs: Vec<OwnedFd>,
 }
 
@@ -105,7 +105,7 @@ impl Registration {
         let value_type = find("bpf_struct_ops_tcp_congestion_ops")?;
         let length = btf.size_bytes(value_type).ok_or_else(|| other("its size"))? as usize;
         let mut value = vec![0; length];
-        // Returns the offset of a member in the value if the member has the expected length.
+        // Returns where a member is in `value`, if the member has the expected length.
         let place = |name: &str, bytes: usize| {
             let data = btf.field(value_type, "data")?.offset_bits as usize / 8;
             let field = btf.field(operations, name)?;
@@ -125,15 +125,15 @@ impl Registration {
             value[at].copy_from_slice(&(program.as_raw_fd() as u64).to_le_bytes());
             programs.push(program);
         }
-        // Permit unprivileged processes to select it, for instance one that dropped its privileges after
-        // loading. All other sockets that select it get plain Reno, because they are in no ensemble.
+        // Permit unprivileged processes to select this congestion control, for instance a process that dropped its
+        // privileges after loading. All other sockets that select it get plain Reno, because they are in no ensemble.
         let flags = place("flags", 4).ok_or_else(|| other("flags"))?;
         value[flags].copy_from_slice(&TCP_CONG_NON_RESTRICTED.to_le_bytes());
         let name = place("name", TCP_CA_NAME_MAX).ok_or_else(|| other("name"))?;
         Ok(Self { value, value_type, name, types, _programs: programs })
     }
 
-    /// Registers the congestion control with the first free name.
+    /// Registers the congestion control under `name`, or under the first name with a number that is free.
     fn register_beside_others(mut self, name: &str) -> Result<(String, OwnedFd), Error> {
         if !is_name(name) {
             return Err(Error::Name(name.to_owned()));
@@ -172,7 +172,7 @@ impl Registration {
     }
 }
 
-/// Checks that a name is valid for BPF (`bpf_obj_name_cpy`) and leaves room for a number after it.
+/// Returns true if a name is valid for BPF (`bpf_obj_name_cpy`) and short enough for a number after it.
 fn is_name(name: &str) -> bool {
     let is_sign = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '.');
     (1..=MAX_NAME).contains(&name.len()) && name.chars().all(is_sign)
@@ -190,7 +190,8 @@ fn load_program(
 ) -> Result<OwnedFd, Error> {
     bpf::load_program(code, &format!("fair_{program}"), structure, member).map_err(
         |(error, log)| {
-            // A log means that the verifier has run. EACCES and EINVAL are its result then.
+            // If there is a log, the verifier has run and has refused the program. EACCES and EINVAL are its results
+            // then.
             if log.is_empty() {
                 Error::of_step("BPF_PROG_LOAD", error)
             } else {
@@ -200,7 +201,7 @@ fn load_program(
     )
 }
 
-/// Attributes of the array of control blocks, which can be mapped.
+/// Returns the attributes of the array map of control blocks, which processes can map into their memory.
 fn blocks(count: u32, algorithm: EnsembleAlgorithm) -> Map<'static> {
     let bytes = match algorithm {
         EnsembleAlgorithm::Model => MODEL_BLOCK_BYTES,
@@ -217,12 +218,13 @@ fn blocks(count: u32, algorithm: EnsembleAlgorithm) -> Map<'static> {
     }
 }
 
-/// Attributes of the socket storage with the number of an ensemble. The storage is freed with the socket.
+/// Returns the attributes of the socket storage that holds the number of a socket's ensemble. The kernel frees it with
+/// the socket.
 fn members(types: BorrowedFd<'_>) -> Map<'_> {
     Map { types: Some((types, INT, INT)), ..ASSIGNED }
 }
 
-/// Attributes of [`members`] without its types, for reading and writing.
+/// The attributes of [`members`] without the types, for reading and writing entries.
 const ASSIGNED: Map<'static> = Map {
     kind: MAP_TYPE_SK_STORAGE,
     key_bytes: 4,
@@ -237,10 +239,11 @@ const ASSIGNED: Map<'static> = Map {
 /// The number of the type `int` in [`types`].
 const INT: u32 = 1;
 
-/// Returns BTF with the single type `int`: socket storage must declare the types of its keys and values.
+/// Returns BTF that has the single type `int`. Socket storage needs it, since it must declare the types of its keys and
+/// values.
 fn types() -> Vec<u8> {
     const NAMES: &[u8] = b"\0int\0";
-    // Name at offset 1; kind INT; 4 bytes; signed, 32 bits.
+    // The words say: name at offset 1; kind INT; 4 bytes; signed, 32 bits.
     let int = [1u32, 1 << 24, 4, 1 << 24 | 32];
     let mut bytes = vec![0x9f, 0xeb, 1, 0];
     let int_bytes = size_of_val(&int) as u32;
@@ -251,12 +254,12 @@ fn types() -> Vec<u8> {
     bytes
 }
 
-/// Largest number in a name; more than the number of processes with ensembles on one host.
+/// The largest number that is appended to a name. One host has fewer processes with ensembles.
 const MAX_BESIDE: u32 = 64;
-/// TCP_CA_NAME_MAX without the terminating zero and "_64".
+/// The longest name: TCP_CA_NAME_MAX (16) less the terminating zero and `_64`.
 const MAX_NAME: usize = 12;
 
-// linux/bpf.h, net/tcp.h
+// Constants of linux/bpf.h and net/tcp.h.
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_SK_STORAGE: u32 = 24;
 const MAP_TYPE_STRUCT_OPS: u32 = 26;

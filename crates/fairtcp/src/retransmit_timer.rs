@@ -1,29 +1,29 @@
-//! The minimum retransmission timeout of members.
+//! Shortens the minimum retransmission timeout of members.
 //!
-//! In the paper, the block shares round trip time and variance, so that no connection waits longer than the
-//! others' measurements require (2.2). A BPF program may not write these to a socket. This is not necessary,
-//! because they would result in timeouts below the kernel's minimum of 200 ms. The minimum itself can be
-//! changed.
+//! In the paper, members share the measured round trip time and its variance, so that no connection waits
+//! longer than necessary for a retransmission (2.2). A BPF program may not write these values to a socket. It
+//! would have no effect either, because they result in timeouts below the kernel's minimum of 200 ms. This
+//! module therefore changes the minimum itself.
 
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// The minimum by which a member's retransmission timer exceeds its round trip time, in microseconds. If a single
+/// The time in microseconds by which a member's retransmission timer exceeds its round trip time at least. If a single
 /// segment is in flight, the tail loss probe (RFC 8985, 7.2) is delayed by the same time. The kernel's default is 200
-/// ms, in which 10 to 100 commands complete at a distance of some milliseconds: ten processes of PostMark at 4 ms and
-/// 2.7 % loss took 22 to 24 s with the default and 17 to 19 s with this value (docs/results/laboratory.md).
+/// ms. In this time, 10 to 100 commands complete on a link with a delay of some milliseconds. Ten processes of PostMark
+/// at 4 ms and 2.7 % loss took 22 to 24 s with the default, and 17 to 19 s with this value (docs/results/laboratory.md).
 ///
-/// Linux delays an acknowledgment for a shorter time (40 ms or a round trip time). Other systems delay it for
-/// up to 200 ms: a single segment to such a system is sent twice until the variance is known, and the
-/// resulting window reduction is undone.
+/// Linux delays an acknowledgment for a shorter time than this (40 ms or a round trip time). Other systems delay it for
+/// up to 200 ms. A single segment to such a system is sent twice until the variance of the round trip time is known,
+/// and the window reduction that this causes is undone.
 const LEAST_US: libc::c_int = 50_000;
 
-/// linux/tcp.h, since Linux 6.15.
+/// The number of the socket option in linux/tcp.h, which exists since Linux 6.15.
 const TCP_RTO_MIN_US: libc::c_int = 45;
 
-/// Shortens the timer of a TCP socket.
+/// Shortens the retransmission timer of a TCP socket to [`LEAST_US`] above the round trip time.
 ///
 /// # Errors
 /// The error of the kernel; older kernels do not support the option. The socket is unchanged then.
@@ -74,7 +74,7 @@ mod tests {
         let told = shorten(socket.as_fd());
         match (before, least(socket.as_fd())) {
             (None, None) => assert!(told.is_err()),
-            // The kernel rounds up to its ticks, 10 ms at most.
+            // The kernel rounds the value up to a multiple of its tick, which is at most 10 ms.
             (Some(before), Some(after)) => {
                 told.unwrap();
                 assert!(before > 100_000 && (LEAST_US..=LEAST_US + 10_000).contains(&after));

@@ -1,4 +1,4 @@
-//! Code that several operations use.
+//! Parts of BPF programs that several operations of the congestion control use.
 
 use super::kernel_layout::{Bits, Kernel};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-/// The state that the members share.
+/// Which state the members of an ensemble share.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EnsembleAlgorithm {
     Model,
@@ -18,60 +18,63 @@ pub enum EnsembleAlgorithm {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Maps {
-    /// Map from the number of an ensemble to its control block.
+    /// The descriptor of the map from the number of an ensemble to its control block.
     pub blocks: i32,
-    /// Map from a socket to the number of its ensemble.
+    /// The descriptor of the map from a socket to the number of its ensemble.
     pub members: i32,
 }
 
-/// The private state of a member in its socket: offsets in bytes within `icsk_ca_priv`.
+/// The private state of a member, which the kernel keeps in its socket: the offsets of the fields in bytes within
+/// `icsk_ca_priv`.
 pub mod private {
-    /// 4 bytes: the number of the member's ensemble plus one; zero if it is in none.
+    /// 4 bytes: the number of the member's ensemble plus one; zero if it is in no ensemble.
     pub const ENSEMBLE: i16 = 0;
-    /// 4 bytes: zero, or one of the two values below. It is not zero if no reduction is due for the present
+    /// 4 bytes: zero, [`CUT`] or [`BEGINS`]. Unless it is zero, the window must not be reduced (again) in the current
     /// recovery.
     pub const IS_CUT: i16 = 4;
-    /// The window was reduced. When the recovery ends, the member gets its whole share.
+    /// A value of `IS_CUT`: the window was reduced. When the recovery ends, the member gets its whole share.
     pub const CUT: i32 = 1;
-    /// No reduction is due, because it was made or is not needed. The member begins with slow start, after a
-    /// timeout or because it is new.
+    /// A value of `IS_CUT`: no reduction is due, because it was already made or is not needed. The member begins with
+    /// slow start, either after a timeout or because it is new.
     pub const BEGINS: i32 = 2;
-    /// 8 bytes: the size of the last reduction, to undo it if no segment was lost.
+    /// 8 bytes: by how much the last reduction made the window smaller. Used to undo the reduction if no segment was
+    /// lost.
     pub const TAKEN: i16 = 8;
     /// 4 bytes: `prr_delivered` of RFC 6937.
     pub const DELIVERED: i16 = 16;
 
-    /// With a path model, the following fields replace all fields but the first. 4 bytes: the state at the
-    /// last acknowledgment.
+    // With a path model, the following fields replace all fields except `ENSEMBLE`.
+    /// 4 bytes: the state of the connection (`tcp_ca_state`) at the last acknowledgment.
     pub const STATE: i16 = 4;
-    /// 4 bytes: the member's segments in flight, as added to the total.
+    /// 4 bytes: the number of the member's segments in flight that the total in the block includes.
     pub const IN_FLIGHT: i16 = 8;
-    /// 4 bytes: 1 if the member is counted as one with data to send.
+    /// 4 bytes: 1 if the block counts the member as one with data to send.
     pub const IS_ACTIVE: i16 = 12;
-    /// 4 bytes: the window to restore after a recovery or PROBE_RTT.
+    /// 4 bytes: the window that the member gets back after a recovery or after PROBE_RTT.
     pub const SAVED: i16 = 16;
-    /// 4 bytes: 1 while the member has the window of PROBE_RTT.
+    /// 4 bytes: 1 while the member's window is reduced for PROBE_RTT.
     pub const PROBES_RTT: i16 = 20;
-    /// 8 bytes, microseconds: the start of packet conservation, in which the member sends no more than
-    /// arrives. The conservation lasts until data that was sent after this time is acknowledged. Zero if
-    /// there is none.
+    /// 8 bytes: the time in microseconds at which packet conservation began; zero if packets are not conserved. During
+    /// conservation, the member sends no more segments than arrive. It ends when data that was sent after this time is
+    /// acknowledged.
     pub const CONSERVES_FROM: i16 = 24;
     /// 8 bytes: the member's last delivery rate.
     pub const RATE: i16 = 32;
 }
 
-/// The register that holds the socket in the whole program.
+/// The register that holds the socket, in all programs.
 pub(super) const SK: Register = R6;
-/// The register that holds the ensemble's block after `find_block`.
+/// The register that holds the control block of the ensemble, after `find_block`.
 pub(super) const BLOCK: Register = R7;
 
-/// The minimum window of a member, two segments (RFC 5681, (4)): with one segment only a timeout can detect a loss.
+/// The minimum window of a member in segments (RFC 5681, (4)). With a single segment in flight, only a timeout could
+/// detect its loss.
 pub(super) const LEAST_SEGMENTS: i32 = 2;
 
-// linux/bpf.h
+// The number of a BPF helper function in linux/bpf.h.
 const MAP_LOOKUP_ELEM: i32 = 1;
 
-/// A program that is being assembled.
+/// A program while it is being assembled.
 pub(super) struct Code<'a> {
     pub a: Assembler,
     pub kernel: &'a Kernel,
@@ -79,15 +82,15 @@ pub(super) struct Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// Begins a program: loads the socket, the first argument of every operation.
+    /// Begins a program with the instruction that loads the socket, the first argument of every operation.
     pub fn new(kernel: &'a Kernel, maps: Maps) -> Self {
         let mut a = Assembler::new();
         a.load(SK, R1.double(0));
         Self { a, kernel, maps }
     }
 
-    /// BLOCK = the control block of the socket's ensemble. Jumps to `none` if there is none. Overwrites R0 to
-    /// R5.
+    /// Sets BLOCK to the control block of the socket's ensemble. Jumps to `none` if the socket is in no ensemble.
+    /// Overwrites R0 to R5.
     pub fn find_block(&mut self, none: BpfJumpLabel) {
         let a = &mut self.a;
         a.load(R2, private_word(self.kernel, private::ENSEMBLE));
@@ -96,7 +99,7 @@ impl<'a> Code<'a> {
         self.look_up(none);
     }
 
-    /// Like `find_block`, for the ensemble whose number is in R2.
+    /// Does the same as `find_block`, but for the ensemble whose number is in R2.
     pub fn look_up(&mut self, none: BpfJumpLabel) {
         const KEY: i16 = -4;
         let a = &mut self.a;
@@ -109,31 +112,33 @@ impl<'a> Code<'a> {
         a.set(BLOCK, R0);
     }
 
-    /// to = the number of members, at least 1. The count may lack a member that the kernel has just released.
+    /// Sets `to` to the number of members, at least 1: a member that the kernel has just released is no longer counted,
+    /// but may still get here.
     pub fn members(&mut self, to: Register) {
         self.a.load(to, BLOCK.word(at::MEMBERS));
         self.at_least(to, 1);
     }
 
-    /// to = the ensemble's window with its fraction, floor = the minimum for this number of members. `to` is
-    /// never below the minimum, although the block may be after a join or concurrent cuts, until `settle` of
-    /// `shared_window` corrects it at the next acknowledgment.
+    /// Sets `to` to the ensemble's window and `floor` to the minimum window for this number of members, both with
+    /// fractional bits. `to` is never below the minimum. The window in the block may be: a join or concurrent cuts can
+    /// make it too small until `settle` of `shared_window` corrects it at the next acknowledgment.
     pub fn window(&mut self, to: Register, floor: Register, members: Register) {
         self.a.load(to, BLOCK.double(at::WINDOW));
         self.floor(floor, members);
         self.signed_at_least(to, floor);
     }
 
-    /// to = the minimum window for this number of members, with its fraction.
+    /// Sets `to` to the minimum window for this number of members, with fractional bits.
     pub fn floor(&mut self, to: Register, members: Register) {
         self.a.set(to, members);
         self.a.alu(Alu::Mul, to, LEAST_SEGMENTS << FRACTION_BITS);
     }
 
-    /// The multiplicative decrease by half of one share. With n members the ensemble loses 1/2n: the
-    /// reduction of a single connection is shared by all members (paper, 2.2). For a member with less than
-    /// its share in flight, the decrease is half of that amount (RFC 5681, (4): FlightSize): members with
-    /// little to send do not make the window grow, and must not reduce it for the others.
+    /// Reduces the ensemble's window after a loss, by half of one member's share (multiplicative decrease). An
+    /// ensemble of n members loses 1/2n of its window, so all members share the reduction of one (paper, 2.2).
+    /// If the member has less than its share in flight, the window is reduced by half of what it has in flight
+    /// (RFC 5681, (4): FlightSize): a member with little to send does not make the window grow, and must not
+    /// reduce it much for the others.
     ///
     /// ```text
     /// taken     = min(min(window / members, packets out) / 2, window - floor)
@@ -141,7 +146,7 @@ impl<'a> Code<'a> {
     /// threshold = window
     /// ```
     ///
-    /// R9 = number of members, R0 = the reduced window. Overwrites R1 to R5.
+    /// Afterwards R9 holds the number of members, and R0 the reduced window. Overwrites R1 to R5.
     pub fn cut(&mut self) {
         self.members(R9);
         self.window(R1, R2, R9);
@@ -165,7 +170,7 @@ impl<'a> Code<'a> {
         let a = &mut self.a;
         a.store(private_double(kernel, private::TAKEN), R4);
         a.store(private_word(kernel, private::IS_CUT), private::CUT);
-        // A recovery begins, as in the kernel's tcp_init_cwnd_reduction().
+        // A recovery begins, so reset this count as the kernel's tcp_init_cwnd_reduction() does.
         a.store(private_word(kernel, private::DELIVERED), 0);
         a.set(R0, R1);
         a.alu(Alu::Sub, R0, R4);
@@ -175,40 +180,40 @@ impl<'a> Code<'a> {
         self.count(at::CUTS, R5);
     }
 
-    /// Adds one to a counter of the block. Overwrites `scratch`.
+    /// Adds one to a counter in the block. Overwrites `scratch`.
     pub fn count(&mut self, counter: i16, scratch: Register) {
         self.a.set(scratch, 1);
         self.a.atomic_add(BLOCK.double(counter), scratch);
     }
 
-    /// to = a bit field of the socket. The other bits of `to` become zero.
+    /// Sets `to` to a bit field of the socket. The other bits of `to` become zero.
     pub fn load_bits(&mut self, to: Register, bits: Bits) {
         self.a.load(to, SK.byte(bits.byte));
         self.a.alu(Alu::ShiftRight, to, i32::from(bits.shift));
         self.a.alu(Alu::And, to, i32::from(bits.mask));
     }
 
-    /// to = max(to, least), unsigned.
+    /// Sets `to` to the larger of `to` and `least`, compared as unsigned numbers.
     pub fn at_least(&mut self, to: Register, least: impl Into<crate::asm::Operand>) {
         self.choose(to, If::AtLeast, least.into());
     }
 
-    /// to = min(to, most), unsigned.
+    /// Sets `to` to the smaller of `to` and `most`, compared as unsigned numbers.
     pub fn at_most(&mut self, to: Register, most: impl Into<crate::asm::Operand>) {
         self.choose(to, If::AtMost, most.into());
     }
 
-    /// to = max(to, least), signed.
+    /// Sets `to` to the larger of `to` and `least`, compared as signed numbers.
     pub fn signed_at_least(&mut self, to: Register, least: impl Into<crate::asm::Operand>) {
         self.choose(to, If::SignedAtLeast, least.into());
     }
 
-    /// to = min(to, most), signed.
+    /// Sets `to` to the smaller of `to` and `most`, compared as signed numbers.
     pub fn signed_at_most(&mut self, to: Register, most: impl Into<crate::asm::Operand>) {
         self.choose(to, If::SignedAtMost, most.into());
     }
 
-    /// to = other, unless the comparison is true.
+    /// Sets `to` to `other`, unless the comparison `unless` of the two is true.
     fn choose(&mut self, to: Register, unless: If, other: crate::asm::Operand) {
         let stays = self.a.label();
         self.a.jump_if(to, unless, other, stays);
@@ -217,12 +222,12 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Four bytes of the member's private state.
+/// Returns the operand for the four bytes at this offset in the member's private state.
 pub(super) fn private_word(kernel: &Kernel, offset: i16) -> BpfMemoryOperand {
     SK.word(kernel.fields.private + offset)
 }
 
-/// Eight bytes of the member's private state.
+/// Returns the operand for the eight bytes at this offset in the member's private state.
 pub(super) fn private_double(kernel: &Kernel, offset: i16) -> BpfMemoryOperand {
     SK.double(kernel.fields.private + offset)
 }

@@ -1,4 +1,4 @@
-//! The offsets of the fields that the programs use in the running kernel's structures.
+//! Reads from the running kernel's BTF where the fields are that the programs use.
 
 use crate::{
     Error,
@@ -8,11 +8,11 @@ use crate::{
 /// A bit field within one byte.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bits {
-    /// Offset of the byte in the structure.
+    /// The offset of the byte in the structure.
     pub byte: i16,
     /// Position of the lowest bit.
     pub shift: u8,
-    /// Mask of the bits, before the shift.
+    /// The mask of the bits, to be applied after the shift to the right.
     pub mask: u8,
 }
 
@@ -34,9 +34,10 @@ pub struct Fields {
     pub mss_cache: i16,
     pub write_seq: i16,
     pub snd_nxt: i16,
-    /// Says whether the socket is paced by `pacing_rate`, and by which component.
+    /// Says if the kernel paces the socket by `pacing_rate`, and which component of the kernel does
+    /// so.
     pub pacing_status: i16,
-    /// 8 bytes, as are the next two fields.
+    /// This field and the next two have 8 bytes.
     pub pacing_rate: i16,
     pub max_pacing_rate: i16,
     /// The time of the last acknowledgment, in microseconds.
@@ -49,19 +50,20 @@ pub struct Fields {
     pub losses: i16,
     pub prior_in_flight: i16,
     pub delivered: i16,
-    /// 8 bytes, as are the next two fields.
+    /// This field and the next two have 8 bytes.
     pub prior_mstamp: i16,
     pub interval_us: i16,
     pub rtt_us: i16,
-    /// A field of 1 byte.
+    /// This field has 1 byte.
     pub is_app_limited: i16,
 }
 
-/// The kernel that programs are assembled for.
+/// What programs must know about the kernel for which they are assembled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Kernel {
     pub fields: Fields,
-    /// True if `cong_control` gets the acknowledgment and its flags (since Linux 6.10).
+    /// True if `cong_control` gets the acknowledged sequence number and the flags of the
+    /// acknowledgment (since Linux 6.10).
     pub control_gets_flags: bool,
     /// The BTF number of the kernel's `tcp_reno_ssthresh`.
     pub reno_ssthresh: u32,
@@ -70,10 +72,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Reads the layout from the kernel's BTF.
-    ///
-    /// # Errors
-    /// [`Error::OtherTcp`]: a field is missing or has another size than the programs expect.
+    /// Reads the layout of the structures from the kernel's BTF.
     pub fn read(btf: &Btf) -> Result<Self, Error> {
         let function = |name: &str| btf.function(name).ok_or_else(|| other(name));
         let operations = structure(btf, "tcp_congestion_ops")?;
@@ -119,7 +118,7 @@ impl Fields {
             tcp_mstamp: bytes(btf, tcp_sock, "tcp_mstamp", 8)?,
             is_cwnd_limited: bits("is_cwnd_limited")?,
             ca_state: bits("inet_conn.icsk_ca_state")?,
-            // ICSK_CA_PRIV_SIZE, since Linux 4.12.
+            // The length is ICSK_CA_PRIV_SIZE, the same since Linux 4.12.
             private: bytes(btf, tcp_sock, "inet_conn.icsk_ca_priv", 104)?,
             acked_sacked: bytes(btf, rate_sample, "acked_sacked", 4)?,
             losses: bytes(btf, rate_sample, "losses", 4)?,
@@ -141,14 +140,14 @@ pub(crate) fn structure(btf: &Btf, name: &str) -> Result<TypeId, Error> {
     btf.structure(name).ok_or_else(|| other(name))
 }
 
-/// Returns the offset of a field with whole bytes of this length.
+/// Returns the offset of a field that consists of `length` whole bytes.
 fn bytes(btf: &Btf, id: TypeId, path: &str, length: u32) -> Result<i16, Error> {
     let field = btf.field(id, path).filter(|it| it.length_bits == 8 * length);
     let field = field.filter(|it| it.offset_bits % 8 == 0).ok_or_else(|| other(path))?;
     i16::try_from(field.offset_bits / 8).map_err(|_| other(path))
 }
 
-/// Returns a field that is within one byte.
+/// Returns a bit field that is within one byte.
 fn bits(btf: &Btf, id: TypeId, path: &str) -> Result<Bits, Error> {
     let field = btf.field(id, path).ok_or_else(|| other(path))?;
     let shift = field.offset_bits % 8;
@@ -166,7 +165,8 @@ fn bits(btf: &Btf, id: TypeId, path: &str) -> Result<Bits, Error> {
 mod tests {
     use super::*;
 
-    /// Needs no privileges, only a kernel with BTF. Without BTF the test prints a message.
+    /// This test needs no privileges, only a kernel with BTF. Without BTF it prints a message and
+    /// passes.
     #[test]
     fn the_running_kernel_has_all_required_fields() {
         match Btf::of_this_kernel() {

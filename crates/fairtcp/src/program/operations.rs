@@ -1,4 +1,4 @@
-//! The six operations of the congestion control.
+//! The six operations of the congestion control that the kernel calls.
 
 use super::{
     common_code::{
@@ -18,20 +18,20 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-/// An operation: a member of the kernel's `struct tcp_congestion_ops`.
+/// An operation of the congestion control: a member of the kernel's `struct tcp_congestion_ops`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CongestionOperation {
-    /// A socket has selected this congestion control, at the latest when it is connected.
+    /// A socket has selected this congestion control. The kernel calls this at the latest when the socket is connected.
     Init,
-    /// A socket selects another congestion control or is closed.
+    /// A socket selects another congestion control, or is closed.
     Release,
-    /// An acknowledgment was processed.
+    /// The kernel has processed an acknowledgment.
     CongControl,
-    /// A loss or a congestion mark was detected; the recovery begins.
+    /// The kernel has detected a loss or a congestion mark, and begins a recovery.
     Ssthresh,
-    /// The loss was spurious: the segments were only late.
+    /// The kernel has found that a loss was spurious: the segments were only late.
     UndoCwnd,
-    /// The state of the socket changes.
+    /// The state of the connection (`tcp_ca_state`) changes.
     SetState,
 }
 
@@ -45,7 +45,7 @@ impl CongestionOperation {
         Self::SetState,
     ];
 
-    /// Returns the name of the member.
+    /// Returns the name of the operation in `struct tcp_congestion_ops`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,10 +59,7 @@ impl CongestionOperation {
     }
 }
 
-/// Returns the program of an operation for this kernel and these maps.
-///
-/// # Errors
-/// A jump is too far; this does not occur with the existing programs.
+/// Assembles the program of an operation for this kernel and these maps.
 pub fn assemble(
     algorithm: EnsembleAlgorithm,
     operation: CongestionOperation,
@@ -82,8 +79,8 @@ pub fn assemble(
     }
 }
 
-/// void init(struct sock *sk): joins the ensemble that the process has assigned to this socket. The first member sets
-/// window and threshold from its own; later ones do not change them (paper, 2.2).
+/// void init(struct sock *sk): makes the socket join the ensemble that the process has assigned to it. The first member
+/// brings its own window and slow start threshold; later members do not change them (paper, 2.2).
 fn init(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -92,8 +89,7 @@ fn init(
     let mut code = Code::new(kernel, maps);
     let (end, in_it) = (code.a.label(), code.a.label());
     code.a.store(private_word(kernel, private::ENSEMBLE), 0);
-    // If a socket selects this congestion control during a recovery, the previous one has reduced the window
-    // already.
+    // Do not reduce the window in a recovery that is in progress: the previous congestion control has already done so.
     code.a.store(private_word(kernel, private::IS_CUT), private::BEGINS);
     code.a.store(private_double(kernel, private::TAKEN), 0);
     code.a.store(private_word(kernel, private::DELIVERED), 0);
@@ -126,9 +122,9 @@ fn init(
     code.a.finish()
 }
 
-/// void release(struct sock *sk): removes the member and its share, so that the shares of the others do not
-/// change (RFC 9040, 7.2). The last member does not change the window; the next one to join initializes the
-/// block.
+/// void release(struct sock *sk): removes the member and its share of the window, so that the shares of the others do
+/// not change (RFC 9040, 7.2). If it is the last member, the window stays as it is, and the next member to join sets
+/// it.
 fn release(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -155,7 +151,7 @@ fn release(
     code.a.finish()
 }
 
-/// u32 ssthresh(struct sock *sk): reduces the window. Returns the share after it.
+/// u32 ssthresh(struct sock *sk): reduces the ensemble's window. Returns the member's share of the reduced window.
 fn ssthresh(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -175,7 +171,7 @@ fn ssthresh(
     }
     code.a.exit();
     code.a.place(plain);
-    // For sockets without an ensemble, the program counts deliveries in the recovery as well.
+    // Count deliveries in the recovery also for sockets that are in no ensemble.
     code.a.store(private_word(kernel, private::DELIVERED), 0);
     code.a.set(R1, SK);
     code.a.call_kernel(kernel.reno_ssthresh);
@@ -183,8 +179,8 @@ fn ssthresh(
     code.a.finish()
 }
 
-/// u32 undo_cwnd(struct sock *sk): undoes this member's cut. The threshold is raised to the window. The value
-/// before the cut is not restored, because other members may have changed it meanwhile.
+/// u32 undo_cwnd(struct sock *sk): undoes this member's reduction of the window. Also raises the threshold to the
+/// window. The earlier threshold is not restored, because other members may have changed it since.
 fn undo_cwnd(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -205,7 +201,7 @@ fn undo_cwnd(
     code.a.finish()
 }
 
-/// Adds the size of the cut to the window again.
+/// Adds what the last reduction has taken back to the window.
 fn give_back(code: &mut Code<'_>) {
     let taken = private_double(code.kernel, private::TAKEN);
     let given = code.a.label();
@@ -221,7 +217,7 @@ fn give_back(code: &mut Code<'_>) {
     code.count(at::UNDONE, R1);
 }
 
-/// void set_state(struct sock *sk, u8 state): counts timeouts.
+/// void set_state(struct sock *sk, u8 state): counts timeouts and prepares for the slow start after them.
 fn set_state(
     algorithm: EnsembleAlgorithm,
     kernel: &Kernel,
@@ -243,5 +239,5 @@ fn set_state(
     code.a.finish()
 }
 
-// linux/bpf.h
+// The number of a BPF helper function in linux/bpf.h.
 const SK_STORAGE_GET: i32 = 107;

@@ -1,5 +1,5 @@
-//! `cong_control`: the reaction of the window to each acknowledgment. The program sets the window in every
-//! state, so that the kernel does not change it while acknowledgments arrive.
+//! `cong_control` with a shared window: how the window reacts to each acknowledgment. The program sets the window in
+//! every state, so that the kernel does not change it while acknowledgments arrive.
 
 use super::{
     common_code::{BLOCK, Code, LEAST_SEGMENTS, Maps, SK, private, private_word},
@@ -14,27 +14,27 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-// Stack slots. R8 holds, in the whole program, the number of segments that this acknowledgment acknowledges,
-// selectively or not.
-/// Segments marked as lost by this acknowledgment.
+// Stack slots. In the whole program, R8 holds the number of segments that this acknowledgment acknowledges, selectively
+// or not.
+/// The number of segments that this acknowledgment has marked as lost.
 pub(super) const LOSSES: BpfMemoryOperand = R10.double(-16);
-/// Segments in flight before this acknowledgment.
+/// The number of segments in flight before this acknowledgment.
 pub(super) const IN_FLIGHT: BpfMemoryOperand = R10.double(-24);
-/// Flags of this acknowledgment.
+/// The kernel's flags for this acknowledgment.
 const FLAGS: BpfMemoryOperand = R10.double(-32);
-/// The sequence number that is acknowledged.
+/// The sequence number that this acknowledgment acknowledges.
 const ACK: BpfMemoryOperand = R10.double(-40);
-/// The state of the connection.
+/// The state of the connection (`tcp_ca_state`).
 pub(super) const STATE: BpfMemoryOperand = R10.double(-48);
-/// The member's `IS_CUT` before this acknowledgment if there is no recovery now, else zero.
+/// If there is no recovery now, the value that the member's `IS_CUT` had before this acknowledgment; otherwise zero.
 const ENDED: BpfMemoryOperand = R10.double(-56);
 
 // Constants of net/ipv4/tcp_input.c.
 const FLAG_DATA_ACKED: i32 = 0x04;
 const FLAG_SND_UNA_ADVANCED: i32 = 0x400;
 
-// enum tcp_ca_state
-/// In this state and above the window is reduced; the states below are Open and Disorder.
+// Values of the kernel's enum tcp_ca_state.
+/// In this state and those above it, the window is reduced. The states below it are Open and Disorder.
 pub(super) const STATE_CWR: i32 = 2;
 pub(super) const STATE_RECOVERY: i32 = 3;
 pub(super) const STATE_LOSS: i32 = 4;
@@ -42,8 +42,8 @@ pub(super) const STATE_LOSS: i32 = 4;
 // A constant of net/tcp.h.
 pub(super) const INFINITE_SSTHRESH: i32 = 0x7fff_ffff;
 
-/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the two middle
-/// arguments.
+/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), called at each acknowledgment.
+/// Older kernels do not pass the two middle arguments.
 pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
     let (alone, settle, pace) = (code.a.label(), code.a.label(), code.a.label());
@@ -66,7 +66,7 @@ pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instructio
     code.a.finish()
 }
 
-/// The complete reaction for a socket in no ensemble.
+/// What `cong_control` does for a socket that is in no ensemble.
 pub(super) fn plain(code: &mut Code<'_>) {
     let (grow, pace) = (code.a.label(), code.a.label());
     code.own_share();
@@ -80,8 +80,8 @@ pub(super) fn plain(code: &mut Code<'_>) {
     code.a.exit();
 }
 
-/// After a timeout the member starts with slow start. If the kernel omitted its cut, the cut is made at the
-/// next acknowledgment.
+/// After a timeout, makes the member begin with slow start. If the kernel has omitted the call that reduces the window,
+/// the next acknowledgment reduces it.
 pub(super) fn timed_out(code: &mut Code<'_>, end: BpfJumpLabel) {
     let is_cut = private_word(code.kernel, private::IS_CUT);
     code.a.load(R1, is_cut);
@@ -90,7 +90,7 @@ pub(super) fn timed_out(code: &mut Code<'_>, end: BpfJumpLabel) {
 }
 
 impl Code<'_> {
-    /// Saves the arguments that are needed later, while R1 still points to them.
+    /// Saves the arguments of the operation that are needed later, as long as R1 still points to them.
     pub(super) fn arguments(&mut self) {
         let fields = self.kernel.fields;
         let told = self.kernel.control_gets_flags;
@@ -107,7 +107,7 @@ impl Code<'_> {
             a.load(R3, R1.double(16));
             a.store(FLAGS, R3);
         } else {
-            // Assume that what was acknowledged is new data. The sequence number is not used.
+            // Assume that all acknowledged data is new. The sequence number is not used in this case.
             let nothing = a.label();
             a.store(ACK, 0);
             a.store(FLAGS, 0);
@@ -119,7 +119,7 @@ impl Code<'_> {
         self.a.store(STATE, R1);
     }
 
-    /// Updates the round trip time in the block, which is the last one that any member has measured (paper,
+    /// Updates the round trip time in the block. The block has the value that any member has measured last (paper,
     /// 2.2).
     pub(super) fn round_trip_time(&mut self) {
         let fields = self.kernel.fields;
@@ -129,8 +129,8 @@ impl Code<'_> {
         self.a.store(BLOCK.word(at::RTTVAR), R1);
     }
 
-    /// Sets ENDED for [`Code::settle`]. If a recovery began without a call of `ssthresh`, cuts the window
-    /// now.
+    /// Sets ENDED, which [`Code::settle`] reads. If a recovery began and the kernel omitted the call of `ssthresh`,
+    /// reduces the window now.
     fn late_cut(&mut self) {
         let is_cut = private_word(self.kernel, private::IS_CUT);
         let (reduced, made) = (self.a.label(), self.a.label());
@@ -148,7 +148,7 @@ impl Code<'_> {
         self.a.place(made);
     }
 
-    /// R9 = the member's share in whole segments (paper, Table 1).
+    /// Sets R9 to the member's share of the window in whole segments (paper, Table 1).
     fn share(&mut self) {
         self.members(R9);
         self.window(R0, R1, R9);
@@ -157,8 +157,8 @@ impl Code<'_> {
         self.a.set(R9, R0);
     }
 
-    /// For a socket in no ensemble, which uses Reno: R9 = its threshold, but at most the window before the recovery,
-    /// since the threshold may be undefined.
+    /// For a socket that is in no ensemble and uses Reno: sets R9 to its threshold, but at most to its window before
+    /// the recovery, since the threshold may be undefined.
     pub(super) fn own_share(&mut self) {
         self.a.set(BLOCK, 0);
         self.a.load(R9, SK.word(self.kernel.fields.snd_ssthresh));
@@ -166,7 +166,7 @@ impl Code<'_> {
         self.at_most(R9, R1);
     }
 
-    /// R1 = segments in flight (RFC 6937: pipe). Overwrites R2.
+    /// Sets R1 to the number of segments in flight (pipe in RFC 6937). Overwrites R2.
     pub(super) fn in_flight(&mut self) {
         let fields = self.kernel.fields;
         self.a.load(R1, SK.word(fields.packets_out));
@@ -203,7 +203,7 @@ impl Code<'_> {
 
         self.in_flight();
 
-        // R5 = send
+        // Registers: R5 = `send` of the formula above.
         let (slow_start, send) = (self.a.label(), self.a.label());
         self.a.jump_if(R9, If::AtLeast, R1, slow_start);
         self.a.load(R0, SK.word(fields.prior_cwnd));
@@ -247,7 +247,7 @@ impl Code<'_> {
         self.a.jump(pace);
     }
 
-    /// Jumps to `not` unless the member's window is being reduced. Overwrites R1.
+    /// Jumps to `not` unless the kernel is reducing the member's window, in the states CWR and Recovery. Overwrites R1.
     fn unless_reduced(&mut self, not: BpfJumpLabel) {
         self.a.load(R1, STATE);
         self.a.jump_if(R1, If::Below, STATE_CWR, not);
@@ -286,7 +286,7 @@ impl Code<'_> {
         self.a.place(by_segment);
         self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
 
-        // R9 = members, R1 = window, R2 = share, R3 = threshold, R4 = growth
+        // Registers: R9 = the members, R1 = the window, R2 = the share, R3 = the threshold, R4 = the growth.
         self.members(R9);
         self.window(R1, R2, R9);
         self.a.set(R2, R1);
@@ -306,7 +306,7 @@ impl Code<'_> {
         self.a.alu(Alu::ShiftLeft, R5, FRACTION_BITS);
         self.at_least(R2, R5);
         self.a.alu(Alu::ShiftLeft, R4, FRACTION_BITS);
-        // R2 is at least two segments, so it is never zero.
+        // The division is safe: R2 is at least two segments.
         self.a.alu(Alu::Div, R4, R2);
         self.a.place(add);
         self.a.atomic_add(BLOCK.double(at::WINDOW), R4);
@@ -314,13 +314,13 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// R1 = not zero if data was acknowledged.
+    /// Sets R1 to a value other than zero if data was acknowledged.
     pub(super) fn data_acknowledged(&mut self) {
         self.a.load(R1, FLAGS);
         self.a.alu(Alu::And, R1, FLAG_DATA_ACKED);
     }
 
-    /// For a socket without an ensemble: calls the kernel's Reno, and jumps to `pace`.
+    /// For a socket that is in no ensemble: lets the kernel's Reno change the window, and jumps to `pace`.
     pub(super) fn grow_plain(&mut self, pace: BpfJumpLabel) {
         self.a.jump_if(R1, If::Equal, 0, pace);
         self.a.set(R1, SK);
@@ -331,7 +331,7 @@ impl Code<'_> {
     }
 
     /// Jumps to `not` unless the member is limited by its window, like the kernel's tcp_is_cwnd_limited(). In slow
-    /// start a window may grow to twice of what was sent.
+    /// start, a window may grow to twice the number of segments that were sent.
     fn unless_limited(&mut self, not: BpfJumpLabel) {
         let fields = self.kernel.fields;
         let limited = self.a.label();
@@ -402,7 +402,7 @@ impl Code<'_> {
     /// rate = mss * max(cwnd, packets out) * (cwnd < ssthresh / 2 ? 200 % : 120 %) / srtt
     /// ```
     pub(super) fn pace(&mut self) {
-        /// Microseconds per second, in hundredths, for a time in eighths.
+        /// A hundredth of the microseconds per second, times 8 because `srtt_us` is in eighths of a microsecond.
         const PERCENT_OF_SECOND: i32 = 1_000_000 / 100 * 8;
         const SLOW_START_PERCENT: i32 = 200;
         const AVOIDANCE_PERCENT: i32 = 120;

@@ -1,4 +1,4 @@
-//! Measures the path at each acknowledgment: segments in flight, the minimum round trip time, the bandwidth.
+//! Measures the path at each acknowledgment: the segments in flight, the minimum round trip time and the bandwidth.
 
 use super::slots::{
     ABOUT_BITS, BEFORE, BEGINS, BEST, DELIVERED, INTERVAL, IS_OLD, LEAST, LIMITED, NOW, OWN, PRIOR,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Code<'_> {
-    /// Saves the arguments that the model needs, while R1 still points to them.
+    /// Saves the arguments of the operation that the model needs, as long as R1 still points to them.
     pub(super) fn rate_sample(&mut self) {
         let fields = self.kernel.fields;
         let told = self.kernel.control_gets_flags;
@@ -36,7 +36,8 @@ impl Code<'_> {
         }
     }
 
-    /// Adds this member's segments in flight, and whether it has data to send, to the totals.
+    /// Updates two totals in the block with this member's values: the segments in flight, and the number of members
+    /// with data to send.
     pub(super) fn count_in(&mut self) {
         let (kernel, fields) = (self.kernel, self.kernel.fields);
         let in_flight = private_word(kernel, private::IN_FLIGHT);
@@ -68,15 +69,15 @@ impl Code<'_> {
         self.a.alu(Alu::Sub, R1, R2);
         self.a.atomic_add(BLOCK.word(at::ACTIVE), R1);
 
-        // Bounds the count. The count may be wrong if the release of a member was not reported, or after
-        // concurrent changes.
+        // Limit the number of members with data to send to the number of members. It may be wrong after concurrent
+        // changes, or if the kernel did not report the release of a member.
         self.members(R2);
         self.a.load(R1, BLOCK.word(at::ACTIVE));
         self.at_most(R1, R2);
         self.at_least(R1, 1);
         self.a.store(SHARERS, R1);
 
-        // Three times the amount that the kernel sends at once, which is about a millisecond's worth
+        // Allow in addition three times the amount that the kernel sends at once, which is about a millisecond's worth
         // (tcp_tso_autosize()).
         self.a.load(R1, SK.double(fields.pacing_rate));
         self.a.load(R2, SK.word(fields.mss_cache));
@@ -88,11 +89,12 @@ impl Code<'_> {
         self.a.store(QUANTA, R1);
     }
 
-    /// LEAST = the minimum round trip time of all members; jumps to `unknown` if there is none yet.
+    /// Updates the minimum round trip time of all members and sets LEAST to it. Jumps to `unknown` if none was measured
+    /// yet.
     pub(super) fn least_rtt(&mut self, unknown: BpfJumpLabel) {
         let a = &mut self.a;
         let (fresh, known, shorter, measured) = (a.label(), a.label(), a.label(), a.label());
-        // R1 = minimum, R2 = last sample, R3 = now, R4 = whether the minimum has expired
+        // Registers: R1 = the minimum, R2 = the last sample, R3 = now, R4 = 1 if the minimum has expired.
         a.load(R1, BLOCK.double(at::LEAST_RTT));
         a.load(R3, NOW);
         a.set(R4, 0);
@@ -118,7 +120,8 @@ impl Code<'_> {
         a.place(no_less);
         a.jump_if(R1, If::Equal, 0, take);
         a.jump_if(R4, If::Differs, 0, take);
-        // A similar round trip time confirms the minimum without PROBE_RTT, since drains empty the queue.
+        // A round trip time that is similar to the minimum confirms the minimum without PROBE_RTT, since each drain
+        // empties the queue.
         a.set(R5, R1);
         a.alu(Alu::ShiftRight, R5, ABOUT_BITS);
         a.alu(Alu::Add, R5, R1);
@@ -134,7 +137,7 @@ impl Code<'_> {
         a.jump_if(R1, If::Equal, 0, unknown);
     }
 
-    /// Begins a round if data that was sent after the last round began has been acknowledged.
+    /// Begins a new round if data is acknowledged that was sent after the current round began.
     pub(super) fn round(&mut self) {
         let a = &mut self.a;
         let same = a.label();
@@ -159,7 +162,7 @@ impl Code<'_> {
         self.a.place(same);
     }
 
-    /// round = the base address of this round's slot: the slot is at offset `at::RATES` from it.
+    /// Sets `round` to a base address for the current round: the rate of this round is at offset `at::RATES` from it.
     fn slot(&mut self, round: crate::asm::Register) {
         self.a.alu(Alu::And, round, i32::from(RATES) - 1);
         self.a.alu(Alu::ShiftLeft, round, 3);
@@ -167,9 +170,9 @@ impl Code<'_> {
     }
 
     /// Updates the sum of the delivery rates with the last one of this member. If a member was application-limited or
-    /// in PROBE_RTT during the sample, the sum is used only if it exceeds the estimate. The rates are those of the
-    /// kernel, which divides by the longer of the send and the acknowledgment interval: a rate computed from all
-    /// members' deliveries would be too high if acknowledgments arrive in bursts.
+    /// in PROBE_RTT during the sample, the sum counts only if it exceeds the present estimate. The rates come from the
+    /// kernel, which divides by the longer of two intervals, that of sending and that of the acknowledgments: a rate
+    /// computed from all members' deliveries would be too high if acknowledgments arrive in bursts.
     pub(super) fn rate(&mut self) {
         let own = private_double(self.kernel, private::RATE);
         let (unlimited, limited) = (self.a.label(), self.a.label());
@@ -215,7 +218,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Removes the member's rate from the sum. Overwrites R1.
+    /// Removes the member's delivery rate from the sum. Overwrites R1.
     pub(super) fn no_rate(&mut self) {
         let own = private_double(self.kernel, private::RATE);
         self.a.load(R1, own);
@@ -224,7 +227,7 @@ impl Code<'_> {
         self.a.store(own, 0);
     }
 
-    /// BEST = R0 = the maximum rate of the last rounds. Overwrites R1.
+    /// Sets BEST and R0 to the highest rate of the last rounds. Overwrites R1.
     pub(super) fn best(&mut self) {
         self.a.load(R0, BLOCK.double(at::RATES));
         for slot in 1..RATES {
@@ -234,7 +237,7 @@ impl Code<'_> {
         self.a.store(BEST, R0);
     }
 
-    /// R0 = the path's bandwidth-delay product times the gain. Overwrites R1.
+    /// Sets R0 to the bandwidth-delay product of the path times the gain. Overwrites R1.
     pub(super) fn held(&mut self, gain: impl Into<crate::asm::Operand>) {
         self.a.load(R0, BEST);
         self.a.load(R1, LEAST);
@@ -245,8 +248,8 @@ impl Code<'_> {
         self.a.alu(Alu::ShiftRight, R0, RATE_BITS);
     }
 
-    /// R0 = the product of `held`, plus the segments that each member may have in addition. Overwrites R1 and
-    /// R2.
+    /// Sets R0 to the result of `held` plus the segments that each member may have in flight in addition. Overwrites R1
+    /// and R2.
     pub(super) fn flight(&mut self, gain: impl Into<crate::asm::Operand>) {
         self.held(gain);
         self.a.load(R1, QUANTA);

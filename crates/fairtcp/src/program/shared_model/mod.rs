@@ -33,8 +33,8 @@ use crate::{
     },
 };
 
-/// void init(struct sock *sk), after it has joined: starts pacing. The initial rate is 2.89 windows per round trip
-/// time (1 ms if it is not measured yet).
+/// void init(struct sock *sk), called after the socket has joined an ensemble: starts pacing. The initial rate is 2.89
+/// windows per round trip time (1 ms if none was measured yet).
 pub(super) fn init(code: &mut Code<'_>) {
     let fields = code.kernel.fields;
     for word in [private::STATE, private::IN_FLIGHT, private::IS_ACTIVE, private::SAVED] {
@@ -63,7 +63,7 @@ pub(super) fn init(code: &mut Code<'_>) {
     code.a.store(SK.double(fields.pacing_rate), R1);
 }
 
-/// void release(struct sock *sk), before it leaves.
+/// void release(struct sock *sk), called before the member leaves: removes its values from the totals in the block.
 pub(super) fn release(code: &mut Code<'_>) {
     code.a.load(R1, private_word(code.kernel, private::IN_FLIGHT));
     code.a.negate(R1);
@@ -74,7 +74,7 @@ pub(super) fn release(code: &mut Code<'_>) {
     code.no_rate();
 }
 
-/// u32 ssthresh(struct sock *sk): a recovery begins; saves the window to restore.
+/// u32 ssthresh(struct sock *sk): a recovery begins. Saves the window that the member gets back after it.
 pub(super) fn ssthresh(code: &mut Code<'_>) {
     let fields = code.kernel.fields;
     code.a.load(R3, SK.word(fields.snd_cwnd));
@@ -83,7 +83,7 @@ pub(super) fn ssthresh(code: &mut Code<'_>) {
     code.a.load(R0, SK.word(fields.snd_ssthresh));
 }
 
-/// u32 undo_cwnd(struct sock *sk): the loss was spurious; detects again whether the path is full.
+/// u32 undo_cwnd(struct sock *sk): the loss was spurious. Restarts the detection of whether the path is full.
 pub(super) fn undo_cwnd(code: &mut Code<'_>) {
     let is_full = code.a.label();
     code.a.store(BLOCK.double(at::FULL_RATE), 0);
@@ -94,15 +94,15 @@ pub(super) fn undo_cwnd(code: &mut Code<'_>) {
     code.count(at::UNDONE, R1);
 }
 
-/// void set_state(struct sock *sk, u8 state), at a timeout.
+/// void set_state(struct sock *sk, u8 state), called at a timeout.
 pub(super) fn timed_out(code: &mut Code<'_>) {
     code.a.store(private_word(code.kernel, private::STATE), STATE_LOSS);
     code.a.store(BLOCK.double(at::FULL_RATE), 0);
     code.no_rate();
 }
 
-/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), or without the two middle
-/// arguments.
+/// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), called at each acknowledgment.
+/// Older kernels do not pass the two middle arguments.
 pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instruction>, Unassembled> {
     let mut code = Code::new(kernel, maps);
     let (plain, end) = (code.a.label(), code.a.label());

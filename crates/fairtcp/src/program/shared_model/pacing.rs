@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Code<'_> {
-    /// R3 = the pacing gain of the mode or of the phase of PROBE_BW. Overwrites R1.
+    /// Sets R3 to the pacing gain of the current mode, or in PROBE_BW of the current phase. Overwrites R1.
     fn pace_gain(&mut self) {
         let (known, draining, unit) = (self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, BLOCK.word(at::MODE));
@@ -38,8 +38,8 @@ impl Code<'_> {
         self.a.place(known);
     }
 
-    /// Sets the pacing rate: the member's part of the bandwidth in bytes/s. Until the path is full the rate
-    /// only rises.
+    /// Sets the pacing rate in bytes per second to the member's part of the bandwidth. Until the path is full, the rate
+    /// is only raised.
     pub(super) fn pace_together(&mut self) {
         let fields = self.kernel.fields;
         let (end, set) = (self.a.label(), self.a.label());
@@ -65,8 +65,8 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Sets the member's saved window to R3. In a recovery, or if R2 is PROBE_RTT, sets it to the larger of
-    /// R3 and the old value. Overwrites R1.
+    /// Saves the window in R3, which the member gets back after a recovery or PROBE_RTT. If it is in a recovery, or if
+    /// R2 is PROBE_RTT, keeps the earlier value if that is larger. Overwrites R1.
     pub(super) fn save(&mut self) {
         let saved = private_word(self.kernel, private::SAVED);
         let (larger, set) = (self.a.label(), self.a.label());
@@ -80,14 +80,14 @@ impl Code<'_> {
         self.a.store(saved, R3);
     }
 
-    /// Sets the member's window: lets it approach its part of twice the path's capacity by the acknowledged
-    /// segments, or less in a recovery (draft, 4.2.3). R3 holds the window in the whole function.
+    /// Sets the member's window. The window approaches the member's part of twice the path's capacity by the number of
+    /// acknowledged segments; in a recovery it is smaller (draft, 4.2.3). R3 holds the window in the whole function.
     pub(super) fn window_together(&mut self) {
         let (kernel, fields) = (self.kernel, self.kernel.fields);
         let probes = private_word(kernel, private::PROBES_RTT);
         let saved = private_word(kernel, private::SAVED);
         let (same, leaves, done) = (self.a.label(), self.a.label(), self.a.label());
-        // R4 = 1 if the mode is PROBE_RTT, else 0
+        // Set R4 to 1 if the mode is PROBE_RTT, otherwise to 0.
         let other = self.a.label();
         self.a.load(R3, SK.word(fields.snd_cwnd));
         self.a.set(R4, 0);
@@ -123,14 +123,15 @@ impl Code<'_> {
         self.a.store(SK.word(fields.snd_cwnd), R3);
     }
 
-    /// Reduces the window by the lost segments. In the first round trip of a recovery packets are conserved (jumps to
-    /// `done`); after it the previous window is restored (draft, 4.2.3.4).
+    /// Reduces the window by the lost segments. In the first round trip of a recovery, packets are conserved and the
+    /// code jumps to `done`. When the recovery ends, the member gets its previous window back (draft, 4.2.3.4).
     fn recover(&mut self, done: BpfJumpLabel) {
         let kernel = self.kernel;
         let (state, saved) =
             (private_word(kernel, private::STATE), private_word(kernel, private::SAVED));
         let conserves = private_double(kernel, private::CONSERVES_FROM);
-        // R2 = state, R1 = previous state, R4 = start of packet conservation, R5 = the window that conserves packets
+        // Registers: R2 = the state, R1 = the previous state, R4 = the start of packet conservation, R5 = the window
+        // that conserves packets.
         let (whole, begun, leaves, known) =
             (self.a.label(), self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, LOSSES);
@@ -168,11 +169,11 @@ impl Code<'_> {
         self.a.place(free);
     }
 
-    /// R3 = the window, moved towards the member's part of the path's capacity.
+    /// Moves the window in R3 towards the member's part of the path's capacity.
     fn approach(&mut self) {
         let (gain, known, growing, end) =
             (self.a.label(), self.a.label(), self.a.label(), self.a.label());
-        // R9 = gain, then the target
+        // R9 holds the gain, and later the target window.
         self.a.load(R1, BLOCK.word(at::MODE));
         self.a.set(R9, STARTUP_GAIN);
         self.a.jump_if(R1, If::AtMost, DRAIN, gain);
@@ -181,7 +182,7 @@ impl Code<'_> {
         self.a.set(R9, UNIT);
         self.a.place(gain);
         self.flight(R9);
-        // The window in the block is used only by the status.
+        // Store the limit as the ensemble's window, which is only reported by the status here.
         self.a.set(R1, R0);
         self.a.alu(Alu::ShiftLeft, R1, FRACTION_BITS);
         self.a.store(BLOCK.double(at::WINDOW), R1);

@@ -1,4 +1,4 @@
-//! The modes of the model, and the phases of PROBE_BW.
+//! Changes the mode of the model, and the phase of PROBE_BW.
 
 use super::slots::{
     BEFORE, BEGINS, BEST, CROWDED_US, DRAIN, FULL, IS_OLD, LEAST, LIMITED, LOOKS_EVERY, MOST_DRAIN,
@@ -31,7 +31,8 @@ impl Code<'_> {
         let (even, up, crowded) = (self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, BLOCK.word(at::MODE));
         self.a.jump_if(R1, If::Differs, PROBE_BW, end);
-        // R3 = now, R4 = time when the phase has lasted a round trip, R5 = phase, R9 = in flight
+        // Registers: R3 = now, R4 = the time at which the phase has lasted a round trip, R5 = the phase, R9 = the
+        // segments in flight.
         self.a.load(R3, NOW);
         self.a.load(R4, BLOCK.double(at::PHASE_BEGAN));
         self.a.load(R1, LEAST);
@@ -92,7 +93,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Detects that the path is full (draft, 4.3.2.2).
+    /// Detects that the path is full: the rate has not grown by a quarter in three rounds (draft, 4.3.2.2).
     pub(super) fn look_for_full(&mut self) {
         let (end, same) = (self.a.label(), self.a.label());
         self.a.load(R1, BEGINS);
@@ -114,7 +115,8 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Changes from STARTUP to DRAIN when the path is full, and to PROBE_BW when the queue is drained.
+    /// Changes the mode from STARTUP to DRAIN when the path is full, and from DRAIN to PROBE_BW when the queue is
+    /// drained.
     pub(super) fn drain(&mut self) {
         let (end, filling, drained) = (self.a.label(), self.a.label(), self.a.label());
         self.a.load(R1, BLOCK.word(at::MODE));
@@ -129,7 +131,7 @@ impl Code<'_> {
         self.flight(UNIT);
         self.a.load(R1, BLOCK.double(at::ALL_IN_FLIGHT));
         self.a.jump_if(R1, If::SignedAtMost, R0, drained);
-        // The limit is twice that of a drain in PROBE_BW, because the queue is longer.
+        // Drain for at most twice as long as in PROBE_BW, because the queue is longer after STARTUP.
         self.a.load(R1, LEAST);
         self.a.alu(Alu::Mul, R1, 2 * MOST_DRAIN);
         self.a.load(R2, BLOCK.double(at::PHASE_BEGAN));
@@ -141,7 +143,8 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Enters PROBE_BW in any phase except the draining one, so that not all ensembles of a path probe together.
+    /// Enters PROBE_BW. Begins with any phase but the draining one, chosen by the clock, so that the ensembles on a
+    /// path do not all probe at the same time.
     fn probe_bandwidth(&mut self) {
         let up = self.a.label();
         self.a.store(BLOCK.word(at::MODE), PROBE_BW);
@@ -158,7 +161,8 @@ impl Code<'_> {
         self.a.store(BLOCK.double(at::CYCLE_RTT), 0);
     }
 
-    /// Enters PROBE_RTT when the minimum has expired; leaves it after 200 ms and two round trips (draft, 4.3.5).
+    /// Enters PROBE_RTT when the minimum round trip time has expired. Leaves it after 200 ms and two round trips
+    /// (draft, 4.3.5).
     pub(super) fn probe_rtt(&mut self) {
         let (end, probing, young, startup) =
             (self.a.label(), self.a.label(), self.a.label(), self.a.label());

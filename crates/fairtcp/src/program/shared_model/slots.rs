@@ -1,60 +1,66 @@
-//! Stack slots of the programs, gains, and the values of the mode.
+//! The stack slots of the programs with a path model, the gains, and the values of the mode.
 
 use crate::asm::{BpfMemoryOperand, Register::R10};
 
 // Stack slots, in addition to those of `shared_window`.
-/// In microseconds: now; the last delivery before the newest acknowledged segment was sent; the last round trip time
-/// (negative if there is none); the interval of the rate sample.
+/// The present time, in microseconds like the next three slots.
 pub(super) const NOW: BpfMemoryOperand = R10.double(-56);
+/// The time of the last delivery before the newest acknowledged segment was sent.
 pub(super) const PRIOR: BpfMemoryOperand = R10.double(-64);
+/// The last round trip time; negative if none was measured.
 pub(super) const RTT: BpfMemoryOperand = R10.double(-72);
+/// The interval of the rate sample.
 pub(super) const INTERVAL: BpfMemoryOperand = R10.double(-80);
-/// 1 if the sample was application-limited.
+/// 1 if the rate sample was application-limited, otherwise 0.
 pub(super) const LIMITED: BpfMemoryOperand = R10.double(-88);
-/// Number of members with data to send, at least 1.
+/// The number of members with data to send, at least 1.
 pub(super) const SHARERS: BpfMemoryOperand = R10.double(-96);
-/// Segments that a member may have in flight in addition to its part of the path's capacity.
+/// The segments that a member may have in flight in addition to its part of the path's capacity.
 pub(super) const QUANTA: BpfMemoryOperand = R10.double(-104);
-/// Segments in flight of all members before this acknowledgment, and of this member after it.
+/// The segments in flight of all members before this acknowledgment.
 pub(super) const BEFORE: BpfMemoryOperand = R10.double(-112);
+/// The segments in flight of this member after this acknowledgment.
 pub(super) const OWN: BpfMemoryOperand = R10.double(-120);
-/// 1 if the minimum round trip time has expired.
+/// 1 if the minimum round trip time has expired, otherwise 0.
 pub(super) const IS_OLD: BpfMemoryOperand = R10.double(-128);
-/// 1 if a round begins.
+/// 1 if a round begins with this acknowledgment, otherwise 0.
 pub(super) const BEGINS: BpfMemoryOperand = R10.double(-136);
 /// The bandwidth estimate.
 pub(super) const BEST: BpfMemoryOperand = R10.double(-144);
-/// The minimum round trip time, microseconds.
+/// The minimum round trip time in microseconds.
 pub(super) const LEAST: BpfMemoryOperand = R10.double(-152);
-/// Segments delivered in `INTERVAL`.
+/// The segments that were delivered in `INTERVAL`.
 pub(super) const DELIVERED: BpfMemoryOperand = R10.double(-160);
 
-/// Gains are in units of 1/256.
+/// A gain of 1: gains are in units of 1/256.
 pub(super) const UNIT: i32 = 256;
-/// 2/ln(2), which doubles the rate each round trip (draft, 4.3.2.1), and its inverse.
+/// The gain 2/ln(2), with which the rate doubles in each round trip (draft, 4.3.2.1). The gain after it is its inverse.
 pub(super) const STARTUP_GAIN: i32 = UNIT * 2885 / 1000 + 1;
 pub(super) const DRAIN_GAIN: i32 = UNIT * 1000 / 2885;
 /// The gains of draft, 4.3.4.1.
 pub(super) const UP_GAIN: i32 = UNIT * 5 / 4;
 pub(super) const DOWN_GAIN: i32 = UNIT * 3 / 4;
 pub(super) const WINDOW_GAIN: i32 = 2 * UNIT;
-/// The bandwidth is the maximum of this number of rounds (draft, 4.1.2.1).
+/// The number of rounds whose highest rate is the bandwidth (draft, 4.1.2.1).
 pub(super) const ROUNDS: i32 = 10;
 pub(super) const RTT_WINDOW_US: i32 = 10_000_000;
 pub(super) const PROBE_RTT_US: i32 = 200_000;
-/// A round trip time is similar to the minimum if it exceeds it by at most a sixteenth.
+/// A round trip time is similar to the minimum if it exceeds the minimum by at most a sixteenth, which is this number
+/// of bits.
 pub(super) const ABOUT_BITS: i32 = 4;
 pub(super) const LEAST_WINDOW: i32 = 4;
-/// Maximum length of a drain in round trips.
+/// The maximum length of a drain in round trips.
 pub(super) const MOST_DRAIN: i32 = 4;
-/// Every drain with this number is complete even on a crowded path, to detect whether it is still crowded.
+/// On a crowded path, one in this number of drains is complete, to find out if the path is still crowded.
 pub(super) const LOOKS_EVERY: i32 = 4;
-/// Tolerance in addition to one and a half of the minimum round trip time.
+/// A path is crowded if the shortest round trip time of a cycle exceeds one and a half of the minimum by more than this
+/// tolerance in microseconds.
 pub(super) const CROWDED_US: i32 = 500;
-/// All of the bandwidth is used, not 99 % as in BBR: the next drain removes the queue caused by rounding.
+/// Microseconds per second, which converts the rate. An ensemble paces at the whole bandwidth and not at 99 % of it, as
+/// BBR does: the next drain removes the queue that rounding causes.
 pub(super) const MICROSECONDS: i32 = 1_000_000;
 
-/// The path is full after this number of rounds without growth.
+/// The number of rounds without growth of the rate after which the path is full.
 pub(super) const FULL: i32 = 3;
 
 // The values of the field `at::MODE`.
