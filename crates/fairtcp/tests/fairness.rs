@@ -25,12 +25,12 @@ fn lossy(one_way_ms: u64) -> Path {
     }
 }
 
-/// Runs this number of connections with the kernel's Reno.
+/// Runs [`MEMBERS`] connections with the kernel's Reno, once for each seed.
 fn reno(path: &Path) -> Vec<Shown> {
     SEEDS.map(|seed| run(path, &mut Reno, MEMBERS, |it| it as u32, SECONDS, seed)).collect()
 }
 
-/// Runs the program with one ensemble for all connections, and with one ensemble for each.
+/// Runs the Fair-TCP program with one ensemble for all connections, and with one ensemble for each connection.
 fn compare(path: &Path) -> [Vec<Shown>; 2] {
     let together = |seed| run(path, &mut Twin::new(1, false), MEMBERS, |_| 0, SECONDS, seed);
     let alone =
@@ -42,7 +42,7 @@ fn over(runs: &[Shown], of: impl Fn(&Shown) -> f64) -> f64 {
     mean(&runs.iter().map(of).collect::<Vec<f64>>())
 }
 
-/// Prints the results, to show the effect of a change of the algorithm.
+/// Prints the results, so that the effect of a change of the algorithm can be seen.
 fn tell(what: &str, runs: &[Shown]) {
     println!(
         "{what}: {:.1} Mb/s, window {:.1}, spread {:.1} %, difference {:.2}, sent again {:.2} %, timeouts {}",
@@ -113,7 +113,7 @@ fn growth_after_a_reduction_depends_on_the_data_in_flight() {
         sock.state = state;
         let mut grows = |prior_in_flight| {
             let before = twin.blocks[0].window;
-            // An acknowledgment of a segment beyond a gap.
+            // This acknowledgment is for a segment beyond a gap.
             let sample = Sample { acked_sacked: 1, prior_in_flight, ..Sample::default() };
             twin.cong_control(&mut sock, &sample);
             twin.blocks[0].window - before
@@ -132,7 +132,7 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(once(7), once(8));
 }
 
-/// A kernel that omits one call of `ssthresh` in ten, and then uses the undefined content of a register as
+/// Behaves like a kernel that omits one call of `ssthresh` in ten, and then uses the undefined content of a register as
 /// its result.
 struct Skipping(Twin, u64);
 
@@ -194,9 +194,9 @@ fn an_undo_restores_the_reduced_window_but_not_the_former_threshold() {
     assert_eq!(twin.blocks[0].window, block.window, "once");
 }
 
-/// Regression: ten processes with files lost 1.25 times as much time as with Reno. Members with little to
-/// send do not make the window grow, but each loss of such a member cost the members with much to send half a
-/// share.
+/// A regression test. With ten processes, losses cost 1.25 times as much time as with Reno. A member with little to
+/// send does not make the window grow, but each of its losses used to take half a share from the members with much to
+/// send.
 #[test]
 fn a_loss_of_a_member_with_little_in_flight_costs_the_others_little() {
     let mut twin = Twin::new(1, false);
@@ -209,7 +209,8 @@ fn a_loss_of_a_member_with_little_in_flight_costs_the_others_little() {
     assert_eq!(twin.blocks[0].window, (38 << 16) - (19 << 15), "half of a share of 19");
 }
 
-/// Regression: if few segments were in flight at the end of a recovery, a slow start followed.
+/// A regression test. If few segments were in flight at the end of a recovery, the member used to begin with slow
+/// start.
 #[test]
 fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
     for (state, cwnd) in [(3, 20), (4, 2)] {
@@ -224,7 +225,7 @@ fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
         twin.init(&mut sock);
         twin.ssthresh(&mut sock);
         twin.set_state(&mut sock, state);
-        // The recovery is over; one segment was in flight at its end.
+        // The recovery has ended, with a single segment in flight.
         sock.snd_cwnd = 1;
         let sample = Sample { acked_sacked: 1, flags: 0x404, ..Sample::default() };
         twin.cong_control(&mut sock, &sample);
@@ -234,7 +235,7 @@ fn a_recovery_ends_with_the_share_and_a_timeout_does_not() {
     }
 }
 
-/// The first four connections are in one ensemble, the others use the kernel's Reno.
+/// A congestion control with two parts: the connections of ensemble 0 use Fair-TCP, all others use the kernel's Reno.
 struct Sides(Twin, Reno);
 
 impl Sides {
@@ -264,8 +265,8 @@ impl Control for Sides {
     }
 }
 
-/// Growth during recoveries must not be unfair to others. The test measures the throughput of a session with
-/// Reno and as many connections that competes with the ensemble for a full link.
+/// Since an ensemble grows also during recoveries, it must not be unfair to other flows. The test measures the
+/// throughput of an ensemble and of as many connections with Reno, which compete for a full link.
 #[test]
 fn an_ensemble_gets_about_half_of_a_full_link_in_competition_with_reno() {
     for (one_way_ms, round_trips) in [(2, 1.0), (2, 4.0), (10, 0.5), (10, 1.0), (10, 4.0)] {

@@ -1,5 +1,5 @@
-//! The programs in the running kernel, with TCP over loopback. The tests need a kernel with BTF and
-//! congestion control in BPF, and the privilege to load one. Otherwise they print a message and end.
+//! Tests the programs in the running kernel, with TCP over loopback. The tests need a kernel with BTF and congestion
+//! control in BPF, and the privilege to load one. Otherwise they print a message and end.
 
 use std::{
     fs,
@@ -17,8 +17,8 @@ use fairtcp::{
 };
 use rustix::net::sockopt;
 
-/// Loads the congestion control with a name of the test's own: tests run concurrently, and names are global
-/// in the kernel.
+/// Loads the congestion control. Each test must use another name: tests run concurrently, and names are global in the
+/// kernel.
 fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
     let options = EnsembleOptions { name: name.to_owned(), ..options };
     match Fair::load(&options) {
@@ -27,7 +27,7 @@ fn load(name: &str, options: EnsembleOptions) -> Option<Arc<Fair>> {
             println!("not run: {error}; {}", error.remedy().unwrap_or_default());
             None
         }
-        // An older kernel lacks the feature. On a recent kernel this error would be a bug of this crate.
+        // An older kernel lacks the feature. On a newer kernel this error would be a bug of this crate.
         Err(error @ Error::Unsupported { .. }) if kernel() < (6, 4) => {
             println!("not run: {error}; {}", error.remedy().unwrap_or_default());
             None
@@ -54,7 +54,7 @@ fn connections(count: usize) -> (Vec<TcpStream>, Vec<TcpStream>) {
     (0..count).map(|_| connection()).unzip()
 }
 
-/// Each near end sends `bytes` bytes and its far end reads them, all at the same time.
+/// Sends `bytes` bytes from each near end to its far end, on all connections at the same time.
 fn transfer(near: &[TcpStream], far: &[TcpStream], bytes: usize) {
     thread::scope(|scope| {
         for (mut near, mut far) in near.iter().zip(far) {
@@ -73,7 +73,7 @@ fn offered() -> Vec<String> {
     list.expect("IPv4").split_whitespace().map(str::to_owned).collect()
 }
 
-/// Waits for an event that the kernel handles asynchronously.
+/// Waits until `is_so` returns true, since the kernel does some of its work later.
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -115,14 +115,14 @@ fn members_share_a_window_and_leave_it_when_they_are_closed() {
     let after = block();
     assert!(after.grown > 0 && after.cwnd >= 8.0, "{after:?}");
     assert!(after.srtt > Duration::ZERO && after.srtt < Duration::from_secs(1), "{after:?}");
-    // Loopback loses segments only when the receiver's buffer overflows, so there are few cuts.
+    // On loopback, segments are lost only if the receiver's buffer overflows, so the window is rarely reduced.
     assert!(after.ssthresh >= 8.0, "{after:?}");
 
     sockopt::set_tcp_congestion(&near[0], "reno").unwrap();
     assert_eq!(block().members, 3, "another congestion control: it has left");
     assert!(block().cwnd < after.cwnd, "and its share is removed");
     drop((near, far));
-    // The last data may still be in flight when the last socket is closed.
+    // Wait, because the last data may still be in flight when the last socket is closed.
     wait_for("all have left", || block().members == 0);
 }
 
@@ -151,7 +151,7 @@ fn ensembles_do_not_share_and_a_block_with_members_is_not_assigned_again() {
     let (one, two) = (Ensemble::new(&fair).unwrap(), Ensemble::new(&fair).unwrap());
     one.join(&near[0]).unwrap();
     assert_eq!((one.blocks()[0].members, two.blocks()[0].members), (1, 0));
-    // The session has ended, but its connection still exists.
+    // The first session has ended, but its connection still exists and uses its block.
     drop(one);
     let three = Ensemble::new(&fair).unwrap();
     assert_eq!(three.blocks()[0].members, 0);
@@ -167,8 +167,8 @@ fn a_socket_that_only_selects_the_congestion_control_shares_no_window() {
     transfer(&near, &far, 4 << 20);
 }
 
-/// The socket has the name as if it were set in `net.ipv4.tcp_congestion_control`. Regression: such a socket
-/// was considered a member, and shared nothing.
+/// A regression test. A socket that uses this congestion control because of the sysctl
+/// `net.ipv4.tcp_congestion_control` was considered a member, although it shared nothing.
 #[test]
 fn a_socket_that_has_the_name_already_becomes_a_member() {
     let Some(fair) = load("fairtest_i", EnsembleOptions::default()) else { return };
@@ -206,7 +206,7 @@ fn invalid_names_are_refused() {
     }
 }
 
-/// A process that has loaded the congestion control and prints its name. Killed on drop.
+/// Another process, which has loaded the congestion control and prints its name. Dropping this value kills the process.
 struct Other(Child, String);
 
 impl Other {
@@ -232,13 +232,13 @@ impl Drop for Other {
     }
 }
 
-/// Not a test of its own, but the process that [`Other`] starts.
+/// This is not a test, but the code of the process that [`Other`] starts.
 #[test]
 #[ignore = "part of the test below"]
 fn another_process() {
     let Some(fair) = load("fairtest_x", EnsembleOptions::default()) else { return };
     println!("\nloaded as {}", fair.name());
-    // The process ends at the latest when the test has ended.
+    // End this process at the latest when the test has ended.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -251,7 +251,7 @@ fn two_processes_have_separate_congestion_controls_and_a_killed_one_leaves_nothi
     let (one, two) = (Other::start(), Other::start());
     assert_eq!((&*one.1, &*two.1), ("fairtest_x", "fairtest_x_2"));
     assert!(offered().contains(&one.1) && offered().contains(&two.1));
-    // A connection that uses the congestion control continues when the process that loaded it is killed.
+    // A connection keeps the congestion control when the process that has loaded it is killed.
     let (near, far) = connections(1);
     sockopt::set_tcp_congestion(&near[0], &one.1).unwrap();
     drop(one);
@@ -260,7 +260,7 @@ fn two_processes_have_separate_congestion_controls_and_a_killed_one_leaves_nothi
     transfer(&near, &far, 1 << 20);
     let (new, _) = connection();
     assert!(sockopt::set_tcp_congestion(&new, "fairtest_x").is_err());
-    // The name can be used again after a crash.
+    // After the kill, a new process can use the name.
     let again = Other::start();
     assert_eq!(again.1, "fairtest_x");
 }

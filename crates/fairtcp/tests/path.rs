@@ -1,6 +1,6 @@
-//! One path model for each connection, as in BBR, and one for all connections of a session, in virtual time:
-//! the throughput, the queue, and the distribution of the bandwidth among flows. Decision 0023 is based on
-//! these results. `cargo test -p fairtcp --test path -- --ignored --nocapture` prints the longer table.
+//! Compares, in virtual time, sessions with one path model for each connection, as in BBR, and sessions with one model
+//! for all connections: their throughput, the queue, and how flows share the bandwidth. Decision 0023 is based on these
+//! results. `cargo test -p fairtcp --test path -- --ignored --nocapture` prints the longer table.
 
 mod support;
 
@@ -12,13 +12,13 @@ use support::{
 const MEMBERS: usize = 4;
 const LINE: u64 = 100_000_000;
 
-/// The owner of a path model.
+/// Which connections share a path model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Each connection has its own model, as in BBR.
     Alone,
-    /// Each connection has its own model, but in the ensemble program. Shows differences that are not caused
-    /// by sharing.
+    /// Each connection has its own model, but the rates are measured as in an ensemble. This shows differences that are
+    /// not caused by sharing.
     Apart,
     /// The connections of a session share one model.
     Together,
@@ -57,12 +57,12 @@ impl Trial {
         }
     }
 
-    /// The load is writes of 128 KiB, 32 at a time.
+    /// Makes the load writes of 128 KiB, 32 of them at a time.
     fn commands(self) -> Self {
         Self { load: Load::Commands { segments: 91, outstanding: 32 }, ..self }
     }
 
-    /// Two sessions compete. Measured after they have converged.
+    /// Makes a trial in which two sessions compete. The measurement begins after they have converged.
     fn beside(path: Path, sessions: [(Way, usize); 2]) -> Self {
         Self {
             sessions: sessions.to_vec(),
@@ -89,7 +89,7 @@ impl Trial {
             path: self.path,
             sessions,
             load: self.load,
-            // Enough not to be a limit: the rate samples of a sender that waits for buffer space would be
+            // Use buffers that are large enough not to limit the senders: otherwise the rate samples would be
             // application-limited.
             buffer_segments: 4096,
             before: self.before,
@@ -126,7 +126,7 @@ fn turnaround_spread(runs: &[Shown]) -> f64 {
     over(runs, |it| deviation(&it.turnaround))
 }
 
-/// Prints a row for each algorithm: its results, absolute and relative to the first algorithm.
+/// Prints a table row for each algorithm, with its results as they are and relative to those of the first algorithm.
 fn tell(what: &str, of: impl Fn(Way) -> Vec<Shown>) {
     let all = WAYS.map(|way| (way, of(way)));
     let first = &all[0].1;
@@ -176,8 +176,8 @@ fn turnaround_times_vary_less_in_a_session_with_one_model() {
     assert!(turnaround_spread(&together) < 0.3 * turnaround_spread(&alone));
 }
 
-/// A session with one model competes with a session of the same kind, and with connections that have a model
-/// each, at a long queue. With a short queue it gets less than its part, as the long table shows.
+/// A session with one model gets its share of a path with a long queue when it competes with a session of the same
+/// kind, or with connections that have a model each. With a short queue it gets less, as the long table shows.
 #[test]
 fn a_session_with_one_model_gets_its_share_in_competition_with_others() {
     let path = line(4, 0, queue(4, 4.0));
@@ -189,11 +189,11 @@ fn a_session_with_one_model_gets_its_share_in_competition_with_others() {
     }
 }
 
-/// After an idle time data is sent as fast as before, and a single busy connection gets all bandwidth.
+/// A connection that was idle sends as fast as before, and a connection that is busy alone gets the whole bandwidth.
 #[test]
 fn a_member_that_is_busy_alone_has_the_whole_path() {
     let path = line(4, 0, 1000);
-    // One command at a time, so that at most one connection has something to send.
+    // Execute one command at a time, so that at most one connection has something to send.
     let load = Load::Commands { segments: 2000, outstanding: 1 };
     let runs = |way| Trial { load, ..Trial::new(path, way) }.runs(1);
     let [alone, together] = [Way::Alone, Way::Together].map(|way| rate(&runs(way)));

@@ -1,4 +1,4 @@
-//! Compares the BPF programs, run by an interpreter, with the algorithm in plain Rust: all numbers have to be equal.
+//! Compares the BPF programs, run by an interpreter, with the same algorithm in Rust. All numbers must be equal.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::{
 
 const BLOCKS: usize = 3;
 
-/// A random state of a socket, including states that no kernel produces.
+/// Returns a random state of a socket, also one that no kernel produces.
 fn sock(rng: &mut Rng) -> Sock {
     let mut small = |bound: u64| rng.below(bound) as u32;
     let mut sock = Sock {
@@ -62,7 +62,7 @@ fn sock(rng: &mut Rng) -> Sock {
 fn block(rng: &mut Rng) -> Block {
     let count = |rng: &mut Rng| rng.below(1 << 40);
     Block {
-        // Sometimes negative, as after several members have left at the same time.
+        // The window is sometimes negative, as after several members have left at the same time.
         window: rng.below(80 << 16) as i64 - (8 << 16),
         threshold: match rng.below(3) {
             0 => i64::from(INFINITE_SSTHRESH) << 16,
@@ -81,7 +81,7 @@ fn block(rng: &mut Rng) -> Block {
     }
 }
 
-/// Runs an operation of both implementations on the same socket and blocks, and compares the results.
+/// Runs a random operation of both implementations on the same socket and blocks, and compares the results.
 fn agree(told_flags: bool, seed: u64) {
     let rng = &mut Rng::new(seed);
     let mut twin = Twin { blocks: (0..BLOCKS).map(|_| block(rng)).collect() };
@@ -96,7 +96,8 @@ fn agree(told_flags: bool, seed: u64) {
     }
 }
 
-/// Runs an operation of both implementations. Returns the name of the operation.
+/// Runs a random operation of both implementations on copies of the socket and compares them. Returns the name of the
+/// operation.
 fn operate(
     rng: &mut Rng,
     before: Sock,
@@ -158,7 +159,7 @@ fn operate(
     what
 }
 
-/// A random model of a path, including models that no path causes.
+/// Returns a random path model, also one that no path causes.
 fn model(rng: &mut Rng) -> Model {
     let now = 20_000_000;
     let probes = Mode::ProbeBandwidth;
@@ -174,7 +175,7 @@ fn model(rng: &mut Rng) -> Model {
         },
         mode: mode[rng.below(7) as usize],
         path: PathEstimate {
-            // At least the rate of one member.
+            // The sum is at least the rate of one member.
             rate: (1 << 20) + rng.below(1 << 20),
             in_flight: rng.below(200) as i64 - 20,
             round: rng.below(40),
@@ -194,7 +195,7 @@ fn model(rng: &mut Rng) -> Model {
     };
     model.cycle.is_crowded = rng.below(2) == 0;
     model.cycle.cycles = rng.below(9);
-    // Values near the thresholds: that of a crowded path, and the path's capacity for the number in flight.
+    // Use values near two thresholds: the one of a crowded path, and the path's capacity.
     model.cycle.cycle_rtt = rng.below(4).min(1) * (model.path.least_rtt * 3 / 2 + rng.below(1000));
     let best = 1 << (12 + rng.below(7));
     model.path.rates.iter_mut().for_each(|it| *it = rng.below(best));

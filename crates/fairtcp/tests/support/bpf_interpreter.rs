@@ -1,7 +1,6 @@
-//! An interpreter for the few eBPF instructions that the programs use, with bounds checks for memory. The
-//! interpreter is stricter than a processor. Two more things are errors: reading a register that was not
-//! written or that a call may have changed, and access outside of the socket, the stack, the arguments and
-//! the maps.
+//! An interpreter for the few eBPF instructions that the programs use, with bounds checks for memory. The interpreter
+//! is stricter than a processor and also refuses two more things: reading a register that was not written or that a
+//! call may have changed, and access outside of the socket, the stack, the arguments and the maps.
 
 use fairtcp::{
     BLOCK_BYTES, MODEL_BLOCK_BYTES,
@@ -62,7 +61,7 @@ pub fn kernel(control_gets_flags: bool) -> Kernel {
     }
 }
 
-/// Memory that a program may access: the address by which the program knows it, and its content.
+/// A region of memory that a program may access: the address at which the program finds it, and the content.
 struct Region {
     start: u64,
     bytes: Vec<u8>,
@@ -76,10 +75,10 @@ const BLOCKS: u64 = 0x5_0000_0000;
 const STORAGE: u64 = 0x6_0000_0000;
 /// The stack size of eBPF.
 const STACK_BYTES: usize = 512;
-/// Limit of executed instructions. All programs are shorter and have no loop.
+/// The most instructions that a run may execute. All programs are shorter and have no loop.
 const MAX_STEPS: usize = 1000;
 
-/// The programs, assembled for [`kernel`], with their map of blocks.
+/// An interpreter with the programs, assembled for [`kernel`], and with the map of blocks.
 pub struct Machine {
     kernel: Kernel,
     algorithm: EnsembleAlgorithm,
@@ -116,13 +115,13 @@ impl Machine {
         self.blocks[number as usize * length..][..length].copy_from_slice(bytes);
     }
 
-    /// Returns the bytes of a block as in the map.
+    /// Returns the bytes of a block, as they are in the map.
     pub fn block(&self, number: u32) -> &[u8] {
         let length = self.block_bytes();
         &self.blocks[number as usize * length..][..length]
     }
 
-    /// Runs a program on the socket. `arguments` follow the socket in the argument list.
+    /// Runs the program of an operation on the socket. The program gets `arguments` after the socket.
     fn run(
         &mut self,
         operation: CongestionOperation,
@@ -291,7 +290,7 @@ impl Control for Machine {
     }
 
     fn set_state(&mut self, sock: &mut Sock, state: u8) {
-        // The upper bytes of a one-byte argument are undefined.
+        // Set the upper bytes of this one-byte argument, since a kernel leaves them undefined.
         let argument = 0xabcd_ef00 | u64::from(state);
         self.run(CongestionOperation::SetState, sock, &[argument], &Sample::default());
     }
@@ -407,8 +406,8 @@ impl Run {
         }
     }
 
-    /// Replaces the memory that the instruction addresses by the result of `change`. Returns the previous
-    /// content.
+    /// Replaces the value in the memory that the instruction addresses by the result of `change`. Returns the previous
+    /// value.
     fn memory(&mut self, base: u64, at: Instruction, change: impl FnOnce(u64) -> u64) -> u64 {
         let width = match at.opcode() & 0x18 {
             0x00 => 4,

@@ -1,5 +1,5 @@
-//! The algorithm in plain Rust, an interpreter for its programs, and a path for TCP senders in virtual time
-//! that can use either of the two.
+//! Support for the tests: the algorithm in plain Rust, an interpreter for the BPF programs, and a simulated path with
+//! TCP senders that can use either of the two.
 
 #![allow(dead_code)]
 

@@ -1,5 +1,5 @@
-//! A path in virtual time with the sessions on it. Their connections always have data to send, or execute commands.
-//! Losses and start times depend only on the seed.
+//! Simulates a path and the sessions on it in virtual time. Their connections always have data to send, or execute
+//! commands. Losses and start times depend only on the seed.
 
 use std::{
     cmp::Reverse,
@@ -10,7 +10,7 @@ use sim::Rng;
 
 use super::{sender::Sender, sock::Control};
 
-/// Nanoseconds since the start.
+/// A time in nanoseconds since the start of the run.
 pub type Time = u64;
 
 pub const MILLISECOND: Time = 1_000_000;
@@ -23,35 +23,35 @@ pub struct Path {
     /// Number of losses per million segments with data.
     pub lost_per_million: u64,
     pub bits_per_second: u64,
-    /// Length of the queue before the link, in segments. Segments beyond it are dropped.
+    /// The length of the queue before the link, in segments. Segments that arrive at a full queue are dropped.
     pub queue_segments: u64,
 }
 
 /// The load of a session.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
-    /// Sends as much as possible.
+    /// All connections always have data to send.
     Endless,
-    /// Writes of this many segments each, this many at a time. Each goes to the connection with the least outstanding
-    /// data, as in our initiator.
+    /// `outstanding` writes at a time, each with this number of segments. A write goes to the connection with the least
+    /// outstanding data, as in our initiator.
     Commands { segments: u64, outstanding: usize },
 }
 
-/// The plan of a run.
+/// What a run simulates.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub path: Path,
-    /// For each session, the ensemble of each connection.
+    /// For each session, the number of the ensemble of each of its connections.
     pub sessions: Vec<Vec<u32>>,
     pub load: Load,
-    /// The socket buffer of a connection.
+    /// The length of the socket buffer of each connection, in segments.
     pub buffer_segments: u32,
-    /// Time at the start that is not measured.
+    /// The time at the start during which nothing is measured.
     pub before: Time,
     pub counted: Time,
     /// The sessions start within this time, each at a random time.
     pub stagger: Time,
-    /// The run ends when this number of segments has arrived.
+    /// The run ends early when this number of segments has arrived.
     pub enough: u64,
 }
 
@@ -59,28 +59,28 @@ pub struct Plan {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shown {
     pub megabits_per_second: f64,
-    /// The throughput of each session.
+    /// The throughput of each session in Mb/s.
     pub of_session: Vec<f64>,
-    /// The sum of all windows, sampled every 10 ms.
+    /// The sum of the windows of all connections, sampled every 10 ms.
     pub aggregate: Vec<f64>,
-    /// The first window minus the last one, sampled every 10 ms.
+    /// The difference of the windows of the first and the last connection, sampled every 10 ms.
     pub difference: Vec<f64>,
     pub sent: u64,
     pub retransmitted: u64,
     pub timeouts: u64,
     /// The largest window of any member, in segments.
     pub largest: u32,
-    /// Sum of the time in milliseconds that segments waited in the queue, without dropped ones.
+    /// The total time in milliseconds that segments have waited in the queue. Dropped segments do not count.
     pub waited_ms: f64,
     pub waited: u64,
-    /// Milliseconds from the issue of each command to its response.
+    /// For each command, the milliseconds from its issue to its response.
     pub turnaround: Vec<f64>,
     /// The time when the run ended.
     pub ended: Time,
 }
 
 impl Shown {
-    /// Standard deviation of the aggregate window relative to its mean.
+    /// Returns the standard deviation of the sum of the windows, relative to its mean.
     pub fn spread(&self) -> f64 {
         deviation(&self.aggregate) / mean(&self.aggregate)
     }
@@ -99,14 +99,14 @@ pub fn deviation(values: &[f64]) -> f64 {
     (values.iter().map(|it| (it - mean).powi(2)).sum::<f64>() / values.len() as f64).sqrt()
 }
 
-/// Length of the paper's socket buffers, 512 KiB.
+/// The length in segments of the socket buffer in the paper, 512 KiB.
 const PAPER_BUFFER_SEGMENTS: u32 = 512 * 1024 / 1448;
-/// Bytes of a frame with a full segment, and of the data in it (MTU 1500, timestamps).
+/// The bits of a frame with a full segment, and the bits of the data in it (MTU 1500, timestamps).
 const FRAME_BITS: u64 = 1514 * 8;
 const DATA_BITS: f64 = 1448.0 * 8.0;
 
-/// Runs `senders` senders for this many seconds, sender n in ensemble `ensemble(n)`. The first second is not
-/// measured.
+/// Runs `senders` senders for the given number of seconds. Sender n is in ensemble `ensemble(n)`. The first second is
+/// not measured.
 pub fn run(
     path: &Path,
     control: &mut dyn Control,
@@ -135,7 +135,7 @@ pub fn play(plan: &Plan, control: &mut dyn Control, seed: u64) -> Shown {
     run.end(control)
 }
 
-/// The state of a plan that is being executed.
+/// The state of a run while it is simulated.
 struct PathRun<'a> {
     plan: &'a Plan,
     world: World,
@@ -143,7 +143,7 @@ struct PathRun<'a> {
     sessions: Vec<Session>,
     /// The time of the next sample of the windows.
     sample: Time,
-    /// For each session, the segments that had arrived when the measurement began.
+    /// For each session, the number of segments that had arrived when the measurement began.
     before: Vec<u64>,
 }
 
@@ -166,7 +166,7 @@ impl<'a> PathRun<'a> {
         Self { plan, world, senders, sessions, sample: plan.before, before }
     }
 
-    /// Starts the sessions, each at its time.
+    /// Starts each session at its random time.
     fn begin(&mut self, control: &mut dyn Control) {
         let Self { plan, world, senders, sessions, .. } = self;
         senders.iter_mut().for_each(|it| control.init(&mut it.sock));
@@ -186,7 +186,7 @@ impl<'a> PathRun<'a> {
         }
     }
 
-    /// Executes all events until the time of the plan is over or enough segments have arrived.
+    /// Executes events until the time of the plan is over or enough segments have arrived.
     fn advance(&mut self, control: &mut dyn Control) {
         let end = self.plan.before + self.plan.counted;
         loop {
@@ -252,7 +252,7 @@ impl<'a> PathRun<'a> {
         }
     }
 
-    /// Sends the responses to all commands of a sender whose data has arrived.
+    /// Sends the responses to those commands of a sender whose data has arrived completely.
     fn respond(&mut self, number: usize) {
         let of = self.sessions.iter().position(|it| it.senders.contains(&number));
         let of = of.expect("the session of the sender");
@@ -267,7 +267,8 @@ impl<'a> PathRun<'a> {
         }
     }
 
-    /// Issues a command of a session, after the response to one that was issued at this time.
+    /// Issues a command of a session. If this follows the response to an earlier command, `issued` is the time at which
+    /// that command was issued.
     fn issue(&mut self, session: usize, issued: Option<Time>) {
         let Load::Commands { segments, .. } = self.plan.load else { unreachable!() };
         if let Some(issued) = issued
@@ -286,7 +287,7 @@ impl<'a> PathRun<'a> {
         sender.send(&mut self.world);
     }
 
-    /// Returns for each session the segments that have arrived.
+    /// Returns the number of segments that have arrived, for each session.
     fn received(&self) -> impl Iterator<Item = u64> {
         let of = move |session: &Session| {
             session.senders.clone().map(|it| self.senders[it].receiver.next).sum::<u64>()
@@ -310,10 +311,11 @@ impl<'a> PathRun<'a> {
     }
 }
 
-/// The connections of an initiator to a target.
+/// A session: the connections of an initiator to a target.
 struct Session {
     senders: std::ops::Range<usize>,
-    /// For each connection, the commands that have not arrived: the end of their data, and when they were issued.
+    /// For each connection, the commands whose data has not arrived completely: the end of the data, and the time of
+    /// issue.
     waiting: Vec<VecDeque<(u64, Time)>>,
 }
 
@@ -324,13 +326,14 @@ pub enum What {
         number: u64,
         transmission: u64,
     },
-    /// All segments before `next` have arrived; segment `number` is the one that arrived last.
+    /// An acknowledgment: all segments before `next` have arrived, and segment `number` was the last one to arrive.
     Ack {
         next: u64,
         number: u64,
         transmission: u64,
     },
-    /// The response to a command that was issued at this time, or none; the initiator sends another command.
+    /// The response to a command that was issued at this time. With `None`, no response, but the initiator issues a
+    /// command.
     Response {
         issued: Option<Time>,
     },
@@ -340,7 +343,7 @@ pub enum What {
 struct Event {
     at: Time,
     order: u64,
-    /// The number of the sender. For a response, the number of the session.
+    /// The number of the sender that the event is for. For a response, the number of the session.
     of: usize,
     what: What,
 }
@@ -375,7 +378,7 @@ impl World {
         self.events.push(Reverse(Event { at, order: self.order, of, what }));
     }
 
-    /// A segment enters the path, and may be lost.
+    /// Sends a segment into the path, where it may be lost.
     pub fn transmit(&mut self, sender: usize, number: u64, transmission: u64) {
         self.shown.sent += 1;
         let frame = FRAME_BITS * SECOND / self.path.bits_per_second;

@@ -1,8 +1,8 @@
 //! A path model (bandwidth and minimum round trip time), with pacing and windows based on it, as in BBR
-//! (draft-cardwell-iccrg-bbr-congestion-control-00). If the members of an ensemble share it, it computes the
-//! same numbers as the programs of `src/program/shared_model`, in a form that is easier to read. For one
-//! connection, with the kernel's rate samples, it is BBR, for comparison. BBR's policer detection is not
-//! implemented, nor its handling of aggregated acknowledgments, which do not occur on this path.
+//! (draft-cardwell-iccrg-bbr-congestion-control-00). If the members of an ensemble share the model, this module
+//! computes the same numbers as the programs of `src/program/shared_model`, in a form that is easier to read. For one
+//! connection and with the kernel's rate samples, it computes what BBR does, for comparison. BBR's policer detection is
+//! not implemented, nor its handling of aggregated acknowledgments, which do not occur on this path.
 
 use fairtcp::MODEL_BLOCK_BYTES;
 
@@ -11,7 +11,7 @@ use super::{
     sock::{Control, Follower, INFINITE_SSTHRESH, LOSS, RECOVERY, Sample, Sock},
 };
 
-/// Segments per microsecond, with 24 fractional bits.
+/// The fractional bits of rates, which are in segments per microsecond.
 const RATE_BITS: u32 = 24;
 /// Gains are in units of 1/256.
 const UNIT: u64 = 256;
@@ -23,15 +23,15 @@ const ROUNDS: u64 = 10;
 const RTT_WINDOW_US: u64 = 10_000_000;
 const PROBE_RTT_US: u64 = 200_000;
 const LEAST_WINDOW: u32 = 4;
-/// The path is full after this number of rounds without growth.
+/// The number of rounds without growth of the rate after which the path is full.
 const FULL: u64 = 3;
 
-/// The source of the rate samples.
+/// How the rate is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// The kernel's rate samples of one connection, as in BBR.
+    /// By the kernel's rate samples of one connection, as in BBR.
     Connection,
-    /// The sum of the members' last delivery rates.
+    /// By the sum of the last delivery rates of all members.
     #[default]
     Ensemble,
 }
@@ -57,7 +57,7 @@ pub struct Model {
     pub probe: RttProbe,
 }
 
-/// The members of an ensemble, and the fields that both algorithms have.
+/// The members of an ensemble, and the fields of a block that both algorithms have.
 #[derive(Clone, Debug, Default)]
 pub struct ModelEnsemble {
     pub window: u64,
@@ -86,14 +86,14 @@ pub struct PathEstimate {
     pub rates: [u64; 16],
 }
 
-/// The search for the bandwidth at the start.
+/// The progress of the search for the bandwidth in `Mode::Startup`.
 #[derive(Clone, Debug, Default)]
 pub struct StartupProgress {
     pub full_rate: u64,
     pub full_rounds: u64,
 }
 
-/// The cycle of gains in `Mode::ProbeBandwidth`.
+/// The progress of the cycle of gains in `Mode::ProbeBandwidth`.
 #[derive(Clone, Debug, Default)]
 pub struct BandwidthCycle {
     pub phase: u64,
@@ -103,21 +103,21 @@ pub struct BandwidthCycle {
     pub cycles: u64,
 }
 
-/// The probes for the minimum round trip time.
+/// The progress of the probes for the minimum round trip time in `Mode::ProbeRtt`.
 #[derive(Clone, Debug, Default)]
 pub struct RttProbe {
     pub probe_ends: u64,
     pub probes: u64,
 }
 
-/// An acknowledgment, and the state before it.
+/// An acknowledgment, and what the model knows when it arrives.
 struct Heard<'a> {
     sample: &'a Sample,
     /// Number of members with data to send.
     sharers: u64,
-    /// Segments that a member may have in flight in addition to its part of the path's capacity.
+    /// The segments that a member may have in flight in addition to its part of the path's capacity.
     quanta: u64,
-    /// Segments in flight of all members before the acknowledgment.
+    /// The segments in flight of all members before the acknowledgment.
     before: u64,
     is_old: bool,
     round_begins: bool,
@@ -134,7 +134,7 @@ impl Model {
         (self.bandwidth() * self.path.least_rtt * gain / UNIT).div_ceil(1 << RATE_BITS)
     }
 
-    /// Returns the product of [`Self::held`], plus the segments that each member may have in addition.
+    /// Returns the result of [`Self::held`] plus the segments that each member may have in flight in addition.
     fn flight(&self, gain: u64, heard: &Heard) -> u64 {
         self.held(gain) + heard.quanta * heard.sharers
     }
@@ -157,7 +157,8 @@ impl Model {
         }
     }
 
-    /// Updates the totals: segments in flight, and members with data to send.
+    /// Updates the totals of the ensemble with this member's values: the segments in flight, and the number of members
+    /// with data to send.
     fn count_in<'a>(&mut self, sock: &mut Sock, sample: &'a Sample) -> Heard<'a> {
         let follower = &mut sock.follower;
         let others = (self.path.in_flight - i64::from(follower.in_flight)).max(0) as u64;
@@ -246,7 +247,7 @@ impl Model {
         follower.rate = 0;
     }
 
-    /// Advances the cycle when a phase is over (draft, 4.3.4.3).
+    /// Begins the next phase of the cycle when a phase is over (draft, 4.3.4.3).
     fn next_phase(&mut self, heard: &Heard) {
         if self.mode != Mode::ProbeBandwidth {
             return;
@@ -301,8 +302,8 @@ impl Model {
         }
     }
 
-    /// Enters PROBE_BW in any phase except the draining one, so that not all ensembles of a path probe
-    /// together.
+    /// Enters PROBE_BW. Begins with any phase but the draining one, chosen by the clock, so that the ensembles on a
+    /// path do not all probe at the same time.
     fn probe_bandwidth(&mut self, now: u64) {
         self.mode = Mode::ProbeBandwidth;
         self.cycle.phase = match now % 7 {
@@ -337,7 +338,7 @@ impl Model {
             return;
         }
         let rate = self.bandwidth() * self.pace_gain() / UNIT / heard.sharers;
-        // For BBR Linux uses 1 % less, so that rounding does not cause a queue. An ensemble drains such a
+        // Linux uses 1 % less of the rate for BBR, so that rounding does not cause a queue. An ensemble drains such a
         // queue instead.
         let microseconds = if self.measure == Measure::Connection { 990_000 } else { 1_000_000 };
         let bytes = (rate * u64::from(sock.mss_cache) * microseconds) >> RATE_BITS;
@@ -416,15 +417,15 @@ impl Model {
     }
 }
 
-/// Saves the window to restore.
+/// Saves the window that the member gets back after a recovery or PROBE_RTT.
 fn save(sock: &mut Sock, probes_rtt: bool) {
     let follower = &mut sock.follower;
     let is_whole = follower.state < u32::from(RECOVERY) && !probes_rtt;
     follower.saved = if is_whole { sock.snd_cwnd } else { follower.saved.max(sock.snd_cwnd) };
 }
 
-/// Draft, 4.2.3.4: reduces the window by the lost segments, and conserves packets for a round trip; restores the
-/// previous window afterwards. Returns true if packets are conserved.
+/// Handles losses (draft, 4.2.3.4): reduces the window by the lost segments, conserves packets for a round trip, and
+/// then restores the previous window. Returns true while packets are conserved.
 fn recover(sock: &mut Sock, sample: &Sample) -> bool {
     const RECOVERING: u32 = RECOVERY as u32;
     let follower = &mut sock.follower;
@@ -451,7 +452,7 @@ fn recover(sock: &mut Sock, sample: &Sample) -> bool {
     true
 }
 
-/// Models, and the connections that use them.
+/// The models of all ensembles in a simulation, as a congestion control.
 pub struct Models {
     pub models: Vec<Model>,
 }
@@ -462,7 +463,7 @@ impl Models {
         Self { models: measures.into_iter().map(model).collect() }
     }
 
-    /// Returns the bytes of a block as in the map.
+    /// Returns the bytes of a block, as they are in the map.
     pub fn block(&self, number: u32) -> Vec<u8> {
         self.models[number as usize].to_bytes()
     }
@@ -474,7 +475,8 @@ impl Models {
 
 impl Control for Models {
     fn init(&mut self, sock: &mut Sock) {
-        // Set all to zero, except the field that shares its offset with a field of the other algorithm.
+        // Set all fields to zero, except `state`: it shares its offset with `IS_CUT` of the other algorithm, which
+        // begins with 2.
         let follower = &mut sock.follower;
         (follower.ensemble, follower.state, follower.saved) = (0, 2, 0);
         (follower.in_flight, follower.is_active) = (0, 0);
@@ -491,7 +493,7 @@ impl Control for Models {
         if sock.pacing_status == 0 {
             sock.pacing_status = 1;
         }
-        // Until a round trip time is known, one millisecond is assumed.
+        // Assume one millisecond as long as no round trip time was measured.
         let rtt = if sock.srtt_us < 8 { 1000 } else { u64::from(sock.srtt_us / 8) };
         let window = u64::from(sock.snd_cwnd) * u64::from(sock.mss_cache);
         sock.pacing_rate = window * (1_000_000 / UNIT) * STARTUP_GAIN / rtt;
@@ -515,7 +517,7 @@ impl Control for Models {
 
     fn cong_control(&mut self, sock: &mut Sock, sample: &Sample) {
         if self.of(sock).is_none() {
-            // The field shares its offset with a field of the other algorithm.
+            // `saved` shares its offset with `delivered` of the other algorithm, which handles sockets in no ensemble.
             sock.member = super::sock::Member::default();
             sock.member.delivered = sock.follower.saved;
             reference_window::control_plain(sock, sample);

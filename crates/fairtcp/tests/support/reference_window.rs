@@ -1,5 +1,5 @@
-//! Fair-TCP as a state machine in Rust. The module computes the same numbers as the programs of
-//! `src/program`, in a form that is easier to read.
+//! Fair-TCP as a state machine in Rust. It computes the same numbers as the programs of `src/program`, in a form that
+//! is easier to read.
 
 use fairtcp::BLOCK_BYTES;
 
@@ -69,7 +69,7 @@ impl Twin {
         Self { blocks: vec![Block { per_ack, ..Block::default() }; blocks] }
     }
 
-    /// Returns the bytes of a block as in the map.
+    /// Returns the bytes of a block, as they are in the map.
     pub fn block(&self, number: u32) -> [u8; BLOCK_BYTES] {
         self.blocks[number as usize].to_bytes()
     }
@@ -156,7 +156,7 @@ impl Control for Twin {
     }
 }
 
-/// The reaction of a socket without an ensemble, which uses Reno.
+/// Handles an acknowledgment for a socket that is in no ensemble and uses Reno.
 pub fn control_plain(sock: &mut Sock, sample: &Sample) {
     if matches!(sock.state, CWR | RECOVERY) {
         reduce(sock, sample, sock.snd_ssthresh.min(sock.prior_cwnd));
@@ -166,7 +166,7 @@ pub fn control_plain(sock: &mut Sock, sample: &Sample) {
     pace(sock);
 }
 
-/// Reduces the window of the ensemble by half of what the member has in flight (RFC 5681, (4): FlightSize), at most
+/// Reduces the window of the ensemble by half of what the member has in flight (RFC 5681, (4): FlightSize), but at most
 /// by half a share. Returns the reduced window.
 fn cut(block: &mut Block, member: &mut Member, packets_out: u32) -> i64 {
     let window = block.window();
@@ -206,8 +206,8 @@ pub fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
     }
 }
 
-/// Lets the window grow (RFC 5681, 3.1), also while the member recovers. If growth counts acknowledgments, as
-/// in Linux 2.4, it does not grow in a recovery.
+/// Lets the window grow (RFC 5681, 3.1), also while the member recovers. If the window grows by the number of
+/// acknowledgments, as in Linux 2.4, it does not grow during a recovery.
 fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     let share = block.share();
     let is_reduced = matches!(sock.state, CWR | RECOVERY);
@@ -224,15 +224,15 @@ fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     block.window += if window < block.threshold {
         acked.min(block.threshold - window)
     } else {
-        // Divide by the segments in flight if these are more than the share: right after a cut
-        // acknowledgments still arrive at the rate of the previous window.
+        // Divide by the segments in flight if they are more than the share: right after a reduction, acknowledgments
+        // still arrive at the rate of the previous window.
         acked * SEGMENT / share.max(i64::from(sample.prior_in_flight) * SEGMENT)
     };
     block.grown += 1;
 }
 
-/// Sets the window to the share (paper, Table 1). The window approaches a larger share by the acknowledged
-/// segments.
+/// Sets the member's window to its share (paper, Table 1). If the share is larger, the window approaches it by the
+/// number of acknowledged segments.
 fn settle(block: &mut Block, sock: &mut Sock, acked: u32, has_recovered: bool) {
     block.window = block.window();
     let share = (block.share() / SEGMENT) as u32;
@@ -254,13 +254,12 @@ fn pace(sock: &mut Sock) {
     sock.pacing_rate = rate.min(sock.max_pacing_rate);
 }
 
-/// A stand-in for the kernel's function that sockets without an ensemble use. Any effect is enough to detect
-/// the call.
+/// Stands in for the kernel's function that sockets in no ensemble use. Any effect is enough to detect the call.
 pub fn reno_ssthresh(sock: &Sock) -> u32 {
     (sock.snd_cwnd / 2).max(2)
 }
 
-/// A stand-in, like [`reno_ssthresh`].
+/// Stands in for the kernel's function, like [`reno_ssthresh`].
 pub fn reno_cong_avoid(sock: &mut Sock, acked: u32) {
     sock.snd_cwnd += acked;
 }

@@ -1,4 +1,4 @@
-//! The kernel's Reno, for sockets that are in no ensemble: net/ipv4/tcp_cong.c and tcp_input.c of Linux.
+//! The kernel's Reno in Rust, for sockets that are in no ensemble: net/ipv4/tcp_cong.c and tcp_input.c of Linux.
 
 use super::{
     reference_window,
@@ -29,7 +29,7 @@ impl Control for Reno {
         sock.snd_cwnd.max(sock.prior_cwnd)
     }
 
-    /// Ends a reduction with the whole threshold, like tcp_end_cwnd_reduction().
+    /// At the end of a recovery, sets the window to the whole threshold, like tcp_end_cwnd_reduction().
     fn set_state(&mut self, sock: &mut Sock, state: u8) {
         if matches!(sock.state, CWR | RECOVERY) && state < CWR {
             sock.snd_cwnd = sock.snd_ssthresh;
@@ -37,7 +37,7 @@ impl Control for Reno {
     }
 }
 
-/// Grows the window like tcp_reno_cong_avoid().
+/// Lets the window grow like tcp_reno_cong_avoid().
 fn cong_avoid(sock: &mut Sock, mut acked: u32) {
     if sock.snd_cwnd < sock.snd_ssthresh {
         let room = sock.snd_ssthresh - sock.snd_cwnd;

@@ -12,12 +12,12 @@ use super::{
     },
 };
 
-/// A segment counts as lost if one that was sent this many transmissions later has arrived.
+/// A segment counts as lost if a segment has arrived that was sent this number of transmissions later.
 const REORDERING: u64 = 3;
 const LEAST_RTO: Time = 200 * MILLISECOND;
 const MOST_RTO: Time = 120 * SECOND;
 
-/// The receiver: acknowledges each segment when it arrives.
+/// The receiver, which acknowledges each segment when it arrives.
 #[derive(Default)]
 pub struct Receiver {
     /// All segments before this one have arrived.
@@ -37,7 +37,7 @@ impl Receiver {
     }
 }
 
-/// A segment that is not acknowledged cumulatively.
+/// A segment that was sent and is not acknowledged cumulatively.
 #[derive(Clone, Copy)]
 struct Segment {
     transmission: u64,
@@ -68,7 +68,7 @@ struct SentSegments {
     out: BTreeMap<u64, u64>,
     /// Segments that are lost and not retransmitted.
     lost: BTreeSet<u64>,
-    /// The first segment that was not sent yet.
+    /// The number of the first segment that was not sent yet.
     next: u64,
     transmissions: u64,
     newest_arrived: u64,
@@ -79,19 +79,19 @@ pub struct Sender {
     pub sock: Sock,
     /// All segments before this one may be sent.
     pub available: u64,
-    /// Limit of outstanding segments, set by the socket buffer.
+    /// The most outstanding segments, which the size of the socket buffer limits.
     buffer_segments: u32,
     pub receiver: Receiver,
     /// The time when the retransmission timer expires.
     pub timer: Time,
-    /// The time when pacing permits the next segment, if the sender waits for that.
+    /// The time at which pacing permits the next segment, if the sender waits for that.
     pub wake: Time,
     sent: SentSegments,
     recovery_ends: u64,
     backoff: u32,
     may_send_at: Time,
     flight: Flight,
-    /// Samples are application-limited until this number of segments is delivered. Zero if they are not.
+    /// Rate samples are application-limited until this number of segments is delivered; zero if they are not.
     app_limited: u64,
 }
 
@@ -128,7 +128,7 @@ impl Sender {
         self.available - self.receiver.next
     }
 
-    /// Sends what window and pacing permit: lost segments first, then new ones.
+    /// Sends as many segments as window and pacing permit: lost ones first, then new ones.
     pub fn send(&mut self, world: &mut World) {
         self.wake = Time::MAX;
         let mut has_more = true;
@@ -250,7 +250,7 @@ impl Sender {
         self.send(world);
     }
 
-    /// Removes a segment from the counters.
+    /// Removes a segment that has arrived from the counters.
     fn arrived(
         &mut self,
         number: u64,
@@ -307,7 +307,7 @@ impl Sender {
         sock.srtt_us = sock.srtt_us - sock.srtt_us / 8 + rtt;
     }
 
-    /// Marks segments as lost that were sent long before one that has arrived. Returns their number.
+    /// Marks segments as lost that were sent long before a segment that has arrived. Returns how many were marked.
     fn find_lost(&mut self) -> u32 {
         let mut found = 0;
         while let Some(entry) = self.sent.out.first_entry()

@@ -1,4 +1,4 @@
-//! The socket as a congestion control sees it, and the operations that the kernel calls.
+//! The socket as a congestion control sees it, and the operations that the kernel calls on it.
 
 /// Fields of `struct tcp_sock`, with the kernel's names and units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,11 +21,11 @@ pub struct Sock {
     pub max_pacing_rate: u64,
     pub is_cwnd_limited: bool,
     pub state: u8,
-    /// Total number of delivered segments.
+    /// The total number of delivered segments.
     pub delivered: u64,
-    /// If not zero, `pacing_rate` limits the rate.
+    /// If not zero, `pacing_rate` limits the rate at which the socket sends.
     pub pacing_status: u32,
-    /// True if `write_seq` is beyond `snd_nxt`.
+    /// True if the socket has data that was never sent (`write_seq` is beyond `snd_nxt`).
     pub has_unsent: bool,
     /// The ensemble that the process has assigned to the socket.
     pub assigned: Option<u32>,
@@ -48,7 +48,7 @@ impl Sock {
 /// The private state of the programs in `icsk_ca_priv`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// The number of the ensemble plus one.
+    /// The number of the ensemble plus one; zero if the socket is in none.
     pub ensemble: u32,
     pub is_cut: u32,
     pub taken: u64,
@@ -58,18 +58,19 @@ pub struct Member {
 /// The private state of the programs if the members share a path model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Follower {
-    /// The number of the ensemble plus one.
+    /// The number of the ensemble plus one; zero if the socket is in none.
     pub ensemble: u32,
-    /// The state at the last acknowledgment.
+    /// The state of the connection at the last acknowledgment.
     pub state: u32,
-    /// Segments in flight, as added to the total.
+    /// The number of the member's segments in flight that the total of the model includes.
     pub in_flight: u32,
-    /// 1 if the member is counted as one with data to send.
+    /// 1 if the model counts the member as one with data to send.
     pub is_active: u32,
-    /// The window to restore after a recovery or PROBE_RTT.
+    /// The window that the member gets back after a recovery or PROBE_RTT.
     pub saved: u32,
     pub probes_rtt: u32,
-    /// Packets are conserved until a segment arrives that was sent after this time. Zero: they are not.
+    /// The time at which packet conservation began; zero if packets are not conserved. It ends when a segment is
+    /// acknowledged that was sent after this time.
     pub conserves_from: u64,
     /// The member's last delivery rate.
     pub rate: u64,
@@ -84,7 +85,7 @@ pub struct Sample {
     pub ack: u32,
     pub flags: u32,
     pub now_us: u64,
-    /// The number of delivered segments, and the interval. The sample is invalid if the interval is 0.
+    /// The number of segments that were delivered in `interval_us`. The sample is invalid if the interval is 0.
     pub delivered: u32,
     pub interval_us: u64,
     /// The time of the last delivery before the newest of these segments was sent.
