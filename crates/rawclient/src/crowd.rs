@@ -1,4 +1,4 @@
-//! Drives several connections, of one session or of many, under one load in one thread.
+//! Drives several connections, of one session or of many, with one load and in one thread.
 
 use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,22 +10,22 @@ use rustix::event::{Timespec, epoll};
 
 use crate::wire::SILENCE;
 
-/// A connection that a [`Crowd`] drives under a load `L`.
+/// A connection that a [`Crowd`] drives with a load `L`.
 pub trait CrowdConnection<L> {
-    /// Sends as many commands as the load and the socket accept. Returns true if the load says
-    /// stop.
+    /// Sends as many commands as the load and the socket accept. Returns true if the load tells the
+    /// crowd to stop.
     fn send(&mut self, load: &mut L, now: Instant) -> Result<bool>;
 
-    /// Handles what has arrived, without waiting for more.
+    /// Handles the responses that have arrived, without waiting for more.
     fn receive(&mut self, load: &mut L, now: Instant) -> Result<()>;
 
-    /// Returns the number of requests that were sent and not yet answered.
+    /// Returns the number of commands that were sent and are not answered.
     fn in_flight(&self) -> usize;
 
-    /// Returns true if bytes wait until the socket accepts them.
+    /// Returns true if bytes wait because the socket accepts no more.
     fn is_sending(&self) -> bool;
 
-    /// Returns the socket, to poll it.
+    /// Returns the socket of the connection, for epoll.
     fn socket(&self) -> &TcpStream;
 }
 
@@ -33,7 +33,7 @@ pub trait CrowdConnection<L> {
 pub struct Crowd<M> {
     members: Vec<M>,
     waiting: OwnedFd,
-    /// Per connection: true if epoll also waits until its socket accepts bytes again.
+    /// For each connection: true if epoll also reports when its socket accepts bytes again.
     sending: Vec<bool>,
 }
 
@@ -56,7 +56,7 @@ impl<M> Crowd<M> {
         &mut self.members
     }
 
-    /// Sends what the load asks for on every connection until the load says stop.
+    /// Sends commands of the load on every connection until the load tells the crowd to stop.
     pub fn run<L>(&mut self, load: &mut L) -> Result<()>
     where
         M: CrowdConnection<L>,
@@ -87,8 +87,8 @@ impl<M> Crowd<M> {
                     return Ok(());
                 }
             }
-            // An answer on one connection may open the command window for the others. An idle
-            // connection receives nothing that would wake it, so try to send on each.
+            // Try to send on each connection: a response on one may have opened the command window
+            // for all of them, and an idle connection receives nothing that would wake it.
             for number in 0..self.members.len() {
                 if self.members[number].in_flight() == 0 && self.send(number, load, now)? {
                     return Ok(());
@@ -97,8 +97,8 @@ impl<M> Crowd<M> {
         }
     }
 
-    /// Sends on one connection and updates what epoll waits for. Returns true if the load says
-    /// stop.
+    /// Sends on one connection and updates what epoll reports for it. Returns true if the load
+    /// tells the crowd to stop.
     fn send<L>(&mut self, number: usize, load: &mut L, now: Instant) -> Result<bool>
     where
         M: CrowdConnection<L>,

@@ -1,5 +1,6 @@
-//! An iSCSI initiator for load and for tests of faults. One thread drives one session or many connections. It sends as
-//! many commands as the depth allows in one system call, and takes all responses that have arrived at once.
+//! An iSCSI initiator that makes load, and that tests use to examine faults. One thread drives one session or many
+//! connections. One system call sends as many commands as the depth allows, and one receives all responses that have
+//! arrived.
 //!
 //! It depends on no other crate of the workspace, so that both ends of a test cannot share one mistake.
 

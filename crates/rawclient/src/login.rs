@@ -10,14 +10,14 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// Limit of a connect, and of a read during login. All targets are on this machine or behind an
-/// emulated link.
+/// The limit of the time for connecting, and for each read during the login. All targets are on
+/// this machine or behind an emulated link.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A login that needs more requests than this is broken.
+/// The most requests of one login. A login that needs more is broken.
 const MAX_REQUESTS: usize = 5;
 
-/// Target, logical unit and parameters of a login.
+/// What a session logs in to, and the parameters that it proposes.
 #[derive(Clone, Debug)]
 pub struct ClientLogin {
     pub portal: SocketAddr,
@@ -35,8 +35,8 @@ pub struct ClientLogin {
     pub congestion: Option<String>,
 }
 
-/// Connects to a portal within [`LIMIT`]. Selects the congestion control before connecting: the
-/// kernel paces a connection that begins with BBR for its whole life, even if another congestion
+/// Connects to a portal within [`LIMIT`]. Selects the congestion control before connecting. If the
+/// connection began with BBR, the kernel would pace it until its end, even if another congestion
 /// control is selected later.
 pub fn connect(portal: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream> {
     let Some(name) = congestion else { return TcpStream::connect_timeout(&portal, LIMIT) };
@@ -49,7 +49,7 @@ pub fn connect(portal: SocketAddr, congestion: Option<&str>) -> io::Result<TcpSt
     Ok(socket.into())
 }
 
-/// The values that both ends agreed on.
+/// The values that both ends have agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// MaxRecvDataSegmentLength of the target: the most data of one PDU to it, in bytes.
@@ -58,7 +58,7 @@ pub struct Negotiated {
     pub first_burst: usize,
     /// InitialR2T: if true, no unsolicited Data-Out PDUs are allowed.
     pub initial_r2t: bool,
-    /// ImmediateData: a command may carry data.
+    /// ImmediateData: true if a command may carry data.
     pub immediate_data: bool,
     /// True if headers have a CRC32C digest.
     pub header_digest: bool,
@@ -67,7 +67,7 @@ pub struct Negotiated {
 }
 
 impl Default for Negotiated {
-    /// The defaults that hold for keys which are not negotiated (RFC 7143, 13).
+    /// Returns the values for keys that are not negotiated (RFC 7143, 13).
     fn default() -> Negotiated {
         Negotiated {
             send_limit: 8192,
@@ -86,7 +86,7 @@ pub struct LoadClientConnection {
     pub negotiated: Negotiated,
     /// The command window, which all connections of the session share.
     pub window: Arc<ClientCommandWindow>,
-    /// The StatSN that the next response should have.
+    /// The StatSN that the next response must have.
     pub exp_stat_sn: u32,
     /// The identifier of the session: ISID and TSIH.
     name: ([u8; 6], u16),
@@ -94,7 +94,7 @@ pub struct LoadClientConnection {
     pub cid: u16,
 }
 
-/// CmdSN and MaxCmdSN of a session.
+/// The command window of a session: its CmdSN and MaxCmdSN.
 #[derive(Debug)]
 pub struct ClientCommandWindow {
     next: AtomicU32,
@@ -117,7 +117,7 @@ impl ClientCommandWindow {
         (self.most.load(Ordering::Relaxed).wrapping_sub(self.next()) as i32) < 0
     }
 
-    /// Records the MaxCmdSN of a response. An older value than the current one is ignored.
+    /// Records the MaxCmdSN of a response. Ignores a value that is older than the current one.
     pub fn note(&self, max_cmd_sn: u32) {
         if max_cmd_sn.wrapping_sub(self.most.load(Ordering::Relaxed)) as i32 > 0 {
             self.most.store(max_cmd_sn, Ordering::Relaxed);
@@ -126,7 +126,8 @@ impl ClientCommandWindow {
 }
 
 impl ClientLogin {
-    /// Returns the login of a session with one connection, without digests and error recovery.
+    /// Returns the parameters for a session with one connection, without digests and error
+    /// recovery.
     pub fn new(portal: SocketAddr, target: &str, lun: u8) -> ClientLogin {
         let target = target.to_owned();
         ClientLogin {
@@ -140,16 +141,17 @@ impl ClientLogin {
         }
     }
 
-    /// Connects and logs in, as a new session.
+    /// Connects and logs in with a new session.
     pub fn establish(&self) -> Result<LoadClientConnection> {
         let window = ClientCommandWindow { next: AtomicU32::new(1), most: AtomicU32::new(1) };
         self.connect((new_isid(), 0), 0, Arc::new(window))
     }
 
-    /// Adds a connection to the session that `leading` began.
+    /// Adds a connection to the session whose first connection is `leading`.
     pub fn join(&self, leading: &LoadClientConnection, cid: u16) -> Result<LoadClientConnection> {
         let joined = self.connect(leading.name, cid, leading.window.clone())?;
-        // Values of the whole session are negotiated on the leading connection only.
+        // The values of the whole session are negotiated only on its leading connection, so take
+        // them from there.
         let leading = &leading.negotiated;
         let negotiated = Negotiated {
             first_burst: leading.first_burst,
@@ -189,8 +191,8 @@ impl ClientLogin {
         bail!("the login has not ended after {MAX_REQUESTS} requests");
     }
 
-    /// Returns the keys to propose. A connection that joins a session sends only the keys that are
-    /// negotiated per connection.
+    /// Returns the keys to propose. A connection that joins a session sends only those that are
+    /// negotiated for each connection.
     fn keys(&self, is_leading: bool) -> Vec<u8> {
         let digest = if self.digests { "CRC32C" } else { "None" };
         let own = [
@@ -271,7 +273,7 @@ fn request(connection: &LoadClientConnection, text: &[u8]) -> Vec<u8> {
     pdu
 }
 
-/// Returns an ISID that no other session has, of any process (type "random", RFC 7143, 11.12.5).
+/// Returns an ISID that no other session of any process has (type "random", RFC 7143, 11.12.5).
 fn new_isid() -> [u8; 6] {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id().to_be_bytes();
@@ -279,7 +281,7 @@ fn new_isid() -> [u8; 6] {
     [0x80, process[1], process[2], process[3], next[2], next[3]]
 }
 
-/// Reads the big-endian number in four bytes of a header.
+/// Returns the big-endian number in the four bytes of a header from offset `at` on.
 pub fn word(bhs: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bhs[at..at + 4].try_into().expect("four bytes"))
 }
@@ -292,7 +294,7 @@ mod tests {
     fn a_connection_begins_with_the_congestion_control_that_was_asked_for() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let portal = listener.local_addr().unwrap();
-        // Every kernel has Reno and allows it for all users.
+        // Reno is in every kernel and allowed for all users.
         let socket = connect(portal, Some("reno")).unwrap();
         assert_eq!(rustix::net::sockopt::tcp_congestion(&socket).unwrap(), "reno");
         assert_eq!(socket.write_timeout().unwrap(), None);

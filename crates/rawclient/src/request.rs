@@ -1,18 +1,18 @@
-//! CDBs and data lengths of the SCSI commands that the client sends.
+//! The SCSI commands that the client sends: their CDBs and data lengths.
 
 /// One SCSI command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientScsiCommand {
     /// The CDB, padded with zeroes.
     pub cdb: [u8; 16],
-    /// The number of bytes to write.
+    /// The number of bytes that the command writes.
     pub out: u32,
-    /// The number of bytes to read.
+    /// The number of bytes that the command reads at most.
     pub expected: u32,
 }
 
 impl ClientScsiCommand {
-    /// READ(10); `block_bytes` is the block length of the unit.
+    /// Returns READ (10); `block_bytes` is the block length of the unit.
     pub fn read(lba: u32, blocks: u16, block_bytes: u32) -> ClientScsiCommand {
         ClientScsiCommand {
             expected: u32::from(blocks) * block_bytes,
@@ -20,7 +20,7 @@ impl ClientScsiCommand {
         }
     }
 
-    /// WRITE(10). With `fua` the data is stable when the command is acknowledged.
+    /// Returns WRITE (10). With `fua`, the data is stable when the command is acknowledged.
     pub fn write(lba: u32, blocks: u16, block_bytes: u32, fua: bool) -> ClientScsiCommand {
         let flags = if fua { 0x08 } else { 0 };
         ClientScsiCommand {
@@ -29,7 +29,7 @@ impl ClientScsiCommand {
         }
     }
 
-    /// SYNCHRONIZE CACHE(10) of the whole unit.
+    /// Returns SYNCHRONIZE CACHE (10) of the whole unit.
     pub fn flush() -> ClientScsiCommand {
         ClientScsiCommand::ten(0x35, 0, 0, 0)
     }
@@ -38,7 +38,7 @@ impl ClientScsiCommand {
         ClientScsiCommand { cdb: [0; 16], out: 0, expected: 0 }
     }
 
-    /// READ CAPACITY(16), with 32 bytes of response.
+    /// Returns READ CAPACITY (16), which reads 32 bytes.
     pub fn read_capacity() -> ClientScsiCommand {
         let mut cdb = [0; 16];
         (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);

@@ -1,5 +1,5 @@
-//! A session under load. Each command in flight has a slot; a workload fills free slots, and all
-//! responses that have arrived are handled together.
+//! A session under load. Each command in flight has a slot. The workload provides commands for free
+//! slots, and all responses that have arrived are handled together.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -20,24 +20,24 @@ pub trait ClientWorkload {
     fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>);
 }
 
-/// The decision of a workload about a free slot.
+/// What a workload wants to do with a free slot.
 pub enum ClientSlotAction {
-    /// Send this command. The number is returned with its response.
+    /// Send this command. The workload gets the number back with the response.
     Send(ClientScsiCommand, u64),
-    /// Send no command now; ask again after the next response.
+    /// Send no command now, but ask the workload again after the next response.
     Wait,
     /// Return from [`ClientSession::run`] without waiting for the commands in flight.
     Stop,
 }
 
-/// The result of a command.
+/// The response to a command.
 #[derive(Debug)]
 pub struct ClientResponse<'a> {
     /// The number that the workload gave to the command.
     pub number: u64,
     pub sent: Instant,
     pub status: u8,
-    /// Sense key, ASC and ASCQ; zeroes without sense data.
+    /// The sense key, ASC and ASCQ; zeroes if the response has no sense data.
     pub sense: [u8; 3],
     /// The data of a read. Empty unless [`ClientSessionOptions::keep`] is set.
     pub data: &'a [u8],
@@ -46,11 +46,11 @@ pub struct ClientResponse<'a> {
 /// The number and size of the slots of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientSessionOptions {
-    /// The highest number of commands in flight.
+    /// The maximum number of commands in flight.
     pub depth: usize,
-    /// Data length of the largest command.
+    /// The data length in bytes of the largest command.
     pub bytes: usize,
-    /// If true, each slot has its own payload, and the data of reads is kept. Otherwise all slots
+    /// If true, each slot has its own payload, and the data of reads is kept. If false, all slots
     /// share one payload.
     pub keep: bool,
 }
@@ -61,11 +61,11 @@ struct Slot {
     sent: Instant,
 }
 
-/// The expected meaning of the next bytes of the input.
+/// What the next bytes of the input are.
 enum Reading {
     Header,
-    /// Inside a data segment: `left` bytes of data are missing, then `trailer` bytes of padding and
-    /// digest. The next byte of data belongs at offset `at` of the command's data.
+    /// A part of a data segment: `left` bytes of data are missing, then `trailer` bytes of padding
+    /// and digest. The next byte belongs at offset `at` of the command's data.
     Data {
         bhs: [u8; 48],
         left: usize,
@@ -91,14 +91,14 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
-    /// Logs in, and waits until the unit is ready.
+    /// Logs in and waits until the unit is ready.
     pub fn open(login: &ClientLogin, shape: ClientSessionOptions) -> Result<ClientSession> {
         let mut session = ClientSession::on(login.establish()?, login, shape);
         session.get_ready()?;
         Ok(session)
     }
 
-    /// Adds a connection to this session. A caller drives it together with this one.
+    /// Adds a connection to this session. The caller must drive it together with this one.
     pub fn join(&self, login: &ClientLogin, cid: u16) -> Result<ClientSession> {
         Ok(ClientSession::on(login.join(&self.connection, cid)?, login, self.shape))
     }
@@ -133,7 +133,7 @@ impl ClientSession {
         Ok((last + 1, u32::from_be_bytes(data[8..12].try_into()?)))
     }
 
-    /// Sends the commands of a workload until the workload says stop.
+    /// Sends the commands of a workload until the workload returns [`ClientSlotAction::Stop`].
     pub fn run(&mut self, workload: &mut impl ClientWorkload) -> Result<()> {
         let mut now = Instant::now();
         loop {
@@ -154,12 +154,13 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Waits for all commands in flight without sending more.
+    /// Waits until all commands in flight are answered, without sending more.
     pub fn drain(&mut self, workload: &mut impl ClientWorkload) -> Result<()> {
         self.run(&mut Drain { workload, left: self.shape.depth - self.free.len() })
     }
 
-    /// Sends one command while no other is in flight. Returns its status and data.
+    /// Sends one command while no other is in flight, and waits for the response. Returns its
+    /// status and data.
     pub fn one(&mut self, request: ClientScsiCommand) -> Result<(u8, Vec<u8>)> {
         let keep = std::mem::replace(&mut self.shape.keep, true);
         let mut one = One { request: Some(request), answer: None };
@@ -170,8 +171,9 @@ impl ClientSession {
     }
 
     fn get_ready(&mut self) -> Result<()> {
-        // A new nexus gets each pending unit attention once. A gateway whose node was down answers
-        // NOT READY or BUSY until it has connected to the node again.
+        // Repeat the command until it succeeds: a new nexus gets each pending unit attention once.
+        // A gateway whose node was down answers NOT READY or BUSY until it has connected to the
+        // node again.
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let status = self.one(ClientScsiCommand::test_unit_ready())?.0;
@@ -184,7 +186,7 @@ impl ClientSession {
     }
 
     /// Fills free slots as far as the workload and the command window allow. Returns true if the
-    /// workload says stop.
+    /// workload returns [`ClientSlotAction::Stop`].
     fn fill(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         while let Some(&slot) = self.free.last() {
             if self.connection.window.is_closed() || self.output.is_full() {
@@ -228,13 +230,13 @@ impl ClientSession {
         }
     }
 
-    /// Returns the ITT of the command in a slot. It contains the CID, since the ITTs of all
-    /// connections of a session must differ.
+    /// Returns the ITT of the command in a slot. The ITT contains the CID, so that the ITTs of all
+    /// connections of a session differ.
     fn tag(&self, slot: u16) -> u32 {
         u32::from(self.connection.cid) << 16 | u32::from(slot)
     }
 
-    /// Queues a sequence of Data-Out PDUs.
+    /// Queues a sequence of Data-Out PDUs with `length` bytes of a slot's payload from `offset` on.
     fn data_out(&mut self, slot: u16, ttt: u32, offset: usize, length: usize) {
         let limit = self.connection.negotiated.send_limit;
         for (data_sn, start) in (offset..offset + length).step_by(limit).enumerate() {
@@ -251,7 +253,7 @@ impl ClientSession {
         }
     }
 
-    /// Queues one PDU with a part of a slot's payload, and the digests that were negotiated.
+    /// Queues one PDU with its digests and with a part of a slot's payload.
     fn pdu(&mut self, mut bhs: [u8; 48], slot: u16, offset: usize, length: usize) {
         bhs[5..8].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
         bhs[28..32].copy_from_slice(&self.connection.exp_stat_sn.to_be_bytes());
@@ -274,7 +276,7 @@ impl ClientSession {
         }
     }
 
-    /// Handles the next part of the input. Returns false if more bytes are needed first.
+    /// Handles the next part of the input. Returns false if it needs more bytes.
     fn step(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         match &self.reading {
             Reading::Header => self.header(workload, now),
@@ -308,8 +310,8 @@ impl ClientSession {
         Ok(true)
     }
 
-    /// Handles received bytes of a data segment: keeps sense data, and read data if the session
-    /// keeps it. Checks the digest at the end of the segment.
+    /// Handles received bytes of a data segment: keeps sense data, and the data of reads if the
+    /// options say so. Checks the digest at the end of the segment.
     fn data(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         let Reading::Data { bhs, mut left, trailer, mut at } = self.reading else {
             unreachable!("called only for a data segment");
@@ -362,20 +364,20 @@ impl ClientSession {
         let operation = bhs[0] & 0x3f;
         self.connection.window.note(word(bhs, 32));
         match operation {
-            // SCSI Response
+            // This is a SCSI Response.
             0x21 => {
                 self.connection.exp_stat_sn = word(bhs, 24).wrapping_add(1);
                 ensure!(bhs[2] == 0, "response {:#04x}: not completed at target", bhs[2]);
                 self.finish(bhs, workload, now)
             }
-            // Data-In with the S bit: it carries the status, too.
+            // This is a Data-In with the S bit, which also carries the status.
             0x25 if bhs[1] & 1 != 0 => {
                 self.connection.exp_stat_sn = word(bhs, 24).wrapping_add(1);
                 self.sense.clear();
                 self.finish(bhs, workload, now)
             }
             0x25 => Ok(()),
-            // R2T
+            // This is an R2T.
             0x31 => {
                 let slot = slot(bhs);
                 let (offset, length) = (word(bhs, 40) as usize, word(bhs, 44) as usize);
@@ -386,7 +388,7 @@ impl ClientSession {
                 self.data_out(slot, word(bhs, 20), offset, length);
                 Ok(())
             }
-            // NOP-In. A TTT other than 0xffffffff asks for a NOP-Out in return.
+            // This is a NOP-In. If its TTT is not 0xffffffff, the target asks for a NOP-Out.
             0x20 => {
                 if word(bhs, 20) != u32::MAX {
                     let mut nop = [0; 48];
@@ -414,7 +416,8 @@ impl ClientSession {
         let slot = slot.context("a response arrived for an unknown command")?;
         self.free.push(number as u16);
         let has_sense = bhs[0] & 0x3f == 0x21 && bhs[3] != 0 && self.sense.len() >= 16;
-        // Fixed format after two bytes of length: key at 2, ASC at 12, ASCQ at 13 (SPC-4, 4.5.3).
+        // The sense data is in fixed format after two bytes of length: key at 2, ASC at 12, ASCQ at
+        // 13 (SPC-4, 4.5.3).
         let sense =
             if has_sense { [self.sense[4] & 0x0f, self.sense[14], self.sense[15]] } else { [0; 3] };
         let mut data = std::mem::take(&mut self.received[number]);
@@ -460,11 +463,11 @@ impl<W: ClientWorkload> CrowdConnection<W> for ClientSession {
     }
 }
 
-/// The longest time until a unit is ready: a gateway tries to connect to its node every few
+/// The longest wait until a unit is ready. A gateway tries to connect to its node every few
 /// seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pause between two TEST UNIT READY commands.
+/// The pause between two TEST UNIT READY commands.
 const READY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A workload that sends no commands and stops when `left` commands have been answered.

@@ -1,5 +1,5 @@
-//! Stamps blocks: the content of a block identifies its LBA and version, and each word of it
-//! depends on both.
+//! Fills blocks with stamps and checks them. A stamp shows the LBA and the version of the block,
+//! and each of its words depends on both.
 
 /// Fills a block with the stamp of `version` of block `lba`.
 pub fn fill(block: &mut [u8], lba: u64, version: u64) {
@@ -15,15 +15,15 @@ pub fn fill(block: &mut [u8], lba: u64, version: u64) {
 /// The result of a check of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockStampState {
-    /// Zeroes only: the block was never written.
+    /// The block has only zeroes: it was never written.
     Empty,
     /// The whole block has the stamp of this version.
     Version(u64),
-    /// Any other content: the block is torn, or contains the data of another block.
+    /// The block has any other content: a write was torn, or the data belongs to another block.
     Damaged,
 }
 
-/// Checks the content of block `lba`.
+/// Checks the stamp in block `lba`.
 pub fn read(block: &[u8], lba: u64) -> BlockStampState {
     if block.iter().all(|byte| *byte == 0) {
         return BlockStampState::Empty;

@@ -1,4 +1,4 @@
-//! The bytes that a connection sends and receives: a queue of pieces to send, and a receive buffer.
+//! The bytes that a connection sends and receives: a queue of pieces to send and a receive buffer.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -9,23 +9,24 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-/// No new commands are queued while more bytes of headers than this wait to be sent.
+/// While more bytes of headers than this wait to be sent, no new commands are queued.
 const MAX_HEADERS: usize = 1 << 20;
 
-/// The most pieces of one system call. IOV_MAX is 1024, but more than this made no difference.
+/// The most pieces in one system call. IOV_MAX would permit 1024, but more than this made no
+/// difference.
 const MAX_PIECES: usize = 256;
 
-/// A peer is regarded as dead if it sends nothing for this time, in seconds.
+/// If a peer sends nothing for this number of seconds, it is considered dead.
 pub(super) const SILENCE: i64 = 30;
 
-/// Bytes that wait to be sent: headers are copied, payload is referenced.
+/// The bytes that wait to be sent: copies of headers, and references to payload.
 #[derive(Default)]
 pub struct ClientSendQueue {
     headers: Vec<u8>,
     pieces: VecDeque<ClientSendPiece>,
 }
 
-/// A run of bytes of the headers, or of the payload of `slot`.
+/// A run of bytes to send, either of the copied headers or of the payload of `slot`.
 #[derive(Clone, Copy)]
 struct ClientSendPiece {
     slot: Option<u16>,
@@ -38,7 +39,7 @@ impl ClientSendQueue {
         self.pieces.is_empty()
     }
 
-    /// Returns true if new commands should wait.
+    /// Returns true if no new commands should be queued now.
     pub fn is_full(&self) -> bool {
         self.headers.len() >= MAX_HEADERS
     }
@@ -58,7 +59,7 @@ impl ClientSendQueue {
         }
     }
 
-    /// Queues a part of a payload.
+    /// Queues a part of the payload of a slot, without copying it.
     pub fn payload(&mut self, slot: u16, offset: usize, length: usize) {
         self.pieces.push_back(ClientSendPiece { slot: Some(slot), offset, length });
     }
@@ -120,13 +121,14 @@ impl ClientReceiveBuffer {
         &self.buffer[self.start..self.end]
     }
 
-    /// Removes the first `count` bytes.
+    /// Removes the first `count` bytes, which the caller has processed.
     pub fn consume(&mut self, count: usize) {
         self.start += count;
         debug_assert!(self.start <= self.end);
     }
 
-    /// Waits for more bytes. With `sending` it also returns when the socket accepts bytes again.
+    /// Waits until more bytes arrive and receives them. If `sending`, also returns when the socket
+    /// accepts bytes again.
     pub fn receive(&mut self, socket: &TcpStream, sending: bool) -> Result<()> {
         if sending && !wait(socket)? {
             return Ok(());
@@ -137,12 +139,12 @@ impl ClientReceiveBuffer {
         }
     }
 
-    /// Receives the bytes that have arrived, without waiting.
+    /// Receives the bytes that have arrived, but does not wait for any.
     pub fn receive_now(&mut self, socket: &TcpStream) -> Result<()> {
         self.fill(socket, RecvFlags::DONTWAIT).map(|_| ())
     }
 
-    /// Returns true if bytes were received.
+    /// Receives bytes into the free space of the buffer. Returns true if there were any.
     fn fill(&mut self, socket: &TcpStream, flags: RecvFlags) -> Result<bool> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
