@@ -2,7 +2,7 @@
 
 use crate::model::Op;
 
-/// What happens to one PDU.
+/// The fault that one PDU of a run suffers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
     Dropped,

@@ -1,4 +1,4 @@
-//! Task management functions.
+//! Tests of task management functions and of their responses.
 
 use iscsi::{
     DataSegment, Itt, Pdu, Ttt,

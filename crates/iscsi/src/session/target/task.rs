@@ -157,7 +157,8 @@ impl IncomingWrite {
     }
 }
 
-/// Whether the data of a write may be requested.
+/// The state of the permission to request a write's data, which the driver gives
+/// (`Session::admit`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum AdmissionState {
     /// The driver has not decided yet, or the write needs no R2T.
