@@ -7,7 +7,7 @@ pub struct Capacity10 {
     /// The number of the last block. `u32::MAX` means that the number does not fit and the
     /// initiator must use READ CAPACITY (16).
     pub last_lba: u32,
-    /// Bytes per block.
+    /// The block length in bytes.
     pub block_size: u32,
 }
 

@@ -9,7 +9,7 @@ use crate::{
 /// Limits of third-party copies, which the storage itself makes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ThirdPartyCopy {
-    /// Bytes per block.
+    /// The block length of the unit in bytes, which the limits in this page are based on.
     pub block_size: u32,
     /// The most blocks that one token can represent.
     pub token_blocks: u64,

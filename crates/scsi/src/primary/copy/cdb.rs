@@ -3,8 +3,8 @@
 
 use crate::{Cdb, field::be32};
 
-/// What RECEIVE COPY RESULTS or a related command asks, with the list identifier of the copy that
-/// it asks about. The service action is in brackets.
+/// The service actions of RECEIVE COPY RESULTS and related commands (their numbers are in
+/// brackets), with the list identifier of the copy that the command asks about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyResults {
     /// COPY STATUS (LID1) (00h).
