@@ -88,7 +88,7 @@ pub(crate) struct PendingTable {
     pub(crate) generation: u64,
 }
 
-/// What a completed command says about the unit, which concerns all commands.
+/// News about the unit that a completed command has brought and that concerns all commands.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct CompletionNotice {
     /// A unit attention or a deferred error: sense data that is not about the command itself.
@@ -427,7 +427,7 @@ impl CommandOutcomeKind {
     }
 }
 
-/// What to do with a command that the session has completed.
+/// The next step for a command that the session has completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CommandVerdict {
     /// The command succeeded: the caller gets its data.

@@ -53,7 +53,7 @@ enum ReservingStep {
     Done(Holding),
 }
 
-/// What the caller must do next.
+/// The next step for the caller of [`Reserving::next`].
 pub(crate) enum NextReservationCommand {
     Send(Cdb, DataPhase),
     Done(Holding),

@@ -420,7 +420,7 @@ impl Volume for RemoteVolume {
     }
 }
 
-/// What the acknowledgments of one or several writes say.
+/// The combined result of the acknowledgments of one or several writes.
 #[derive(Clone, Copy)]
 struct WriteStability {
     /// The earliest generation in which one of them was acknowledged.
