@@ -88,7 +88,7 @@ pub struct SessionCongestion {
     newest: Mutex<Newest>,
 }
 
-/// What `take_in` has read from the newest connection.
+/// Properties of the newest connection, as `take_in` has read them from its socket.
 #[derive(Default)]
 struct Newest {
     name: String,

@@ -14,7 +14,7 @@ pub struct Distrust {
     pub reason: Arc<str>,
 }
 
-/// What went wrong, as seen from this end. Each cause needs another remedy.
+/// The cause of a failed handshake, as seen from this end. Each cause needs another remedy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DistrustCause {
     /// No authority that we trust has signed the peer's certificate.

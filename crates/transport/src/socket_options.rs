@@ -112,7 +112,7 @@ fn tcp_info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What the kernel reports about BBR on one connection.
+/// The state of BBR on one connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BbrInfo {
     /// The delivery rate that BBR has measured: the highest recent one, in bytes per second.

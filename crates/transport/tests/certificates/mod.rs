@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
-/// A certificate authority.
+/// A certificate authority for tests, which issues certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// The certificate of the authority as PEM.
