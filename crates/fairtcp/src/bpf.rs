@@ -17,7 +17,7 @@ pub struct Map<'a> {
     pub value_bytes: u32,
     /// The maximum number of entries; zero for socket storage.
     pub max_entries: u32,
-    /// Flags, `BPF_F_…`.
+    /// The flags of the map, `BPF_F_…`.
     pub flags: u32,
     /// A name of up to 15 letters, digits and `_`.
     pub name: &'a str,

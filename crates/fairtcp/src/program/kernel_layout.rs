@@ -58,7 +58,7 @@ pub struct Fields {
     pub is_app_limited: i16,
 }
 
-/// What programs must know about the kernel for which they are assembled.
+/// The properties of the kernel for which programs are assembled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Kernel {
     pub fields: Fields,

@@ -66,7 +66,7 @@ pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instructio
     code.a.finish()
 }
 
-/// What `cong_control` does for a socket that is in no ensemble.
+/// Adds the instructions of `cong_control` for a socket that is in no ensemble.
 pub(super) fn plain(code: &mut Code<'_>) {
     let (grow, pace) = (code.a.label(), code.a.label());
     code.own_share();

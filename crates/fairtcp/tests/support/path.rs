@@ -37,7 +37,7 @@ pub enum Load {
     Commands { segments: u64, outstanding: usize },
 }
 
-/// What a run simulates.
+/// The path, the sessions and the length of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub path: Path,

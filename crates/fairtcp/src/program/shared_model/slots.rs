@@ -25,7 +25,7 @@ pub(super) const OWN: BpfMemoryOperand = R10.double(-120);
 pub(super) const IS_OLD: BpfMemoryOperand = R10.double(-128);
 /// 1 if a round begins with this acknowledgment, otherwise 0.
 pub(super) const BEGINS: BpfMemoryOperand = R10.double(-136);
-/// The bandwidth estimate.
+/// The estimate of the bandwidth: the highest rate of the last rounds.
 pub(super) const BEST: BpfMemoryOperand = R10.double(-144);
 /// The minimum round trip time in microseconds.
 pub(super) const LEAST: BpfMemoryOperand = R10.double(-152);
