@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The most requests of one login. A login that needs more is broken.
 const MAX_REQUESTS: usize = 5;
 
-/// What a session logs in to, and the parameters that it proposes.
+/// The target and unit that a session logs in to, and the parameters that it proposes.
 #[derive(Clone, Debug)]
 pub struct ClientLogin {
     pub portal: SocketAddr,

@@ -1,6 +1,6 @@
 //! The SCSI commands that the client sends: their CDBs and data lengths.
 
-/// One SCSI command.
+/// A SCSI command, as a workload passes it to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientScsiCommand {
     /// The CDB, padded with zeroes.

@@ -20,7 +20,7 @@ pub trait ClientWorkload {
     fn answered(&mut self, now: Instant, answer: &ClientResponse<'_>);
 }
 
-/// What a workload wants to do with a free slot.
+/// The decision of a workload about a free slot.
 pub enum ClientSlotAction {
     /// Send this command. The workload gets the number back with the response.
     Send(ClientScsiCommand, u64),
@@ -61,7 +61,7 @@ struct Slot {
     sent: Instant,
 }
 
-/// What the next bytes of the input are.
+/// The kind of data that the next bytes of the input are.
 enum Reading {
     Header,
     /// A part of a data segment: `left` bytes of data are missing, then `trailer` bytes of padding
