@@ -45,7 +45,7 @@ pub enum Error {
     #[error("the unit cannot be used: {0}")]
     Unit(Arc<str>),
     /// The unit exists, but is not served at this portal: NOT READY, manual intervention required.
-    #[error("the unit is not served there: {0}")]
+    #[error("the unit is not served at this portal: {0}")]
     NotServed(Sense),
     /// Another unit was found in place of the expected one.
     #[error("{0}")]
@@ -56,8 +56,8 @@ pub enum Error {
     /// A login at this portal would not end the lost session, which may still execute late writes. No command is sent
     /// through this portal.
     #[error(
-        "{portal} belongs to portal group {tag}, and the session was lost with group {before}: a late \
-         write of that one could come after newer ones"
+        "{portal} belongs to portal group {tag}, and the lost session to group {before}, so a login there \
+         would not end it: a late write of the lost session could overwrite newer data"
     )]
     OtherGroup { portal: Arc<str>, tag: u16, before: u16 },
 }
