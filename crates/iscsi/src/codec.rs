@@ -103,7 +103,6 @@ struct Large {
 
 /// The length of a basic header segment in bytes.
 const BHS: usize = 48;
-/// The length of a digest in bytes.
 const DIGEST: usize = 4;
 /// The limit for additional header segments. RFC 7143 defines an extended CDB (4 + 244 bytes) and a
 /// bidirectional read length (8).
@@ -370,7 +369,7 @@ pub struct PduOutput {
     /// The unwritten output in order. No chunk is empty.
     chunks: VecDeque<PduOutputChunk>,
     length: usize,
-    /// Bytes written since the queue was made.
+    /// The number of bytes that were written since the queue was made.
     written: u64,
 }
 

@@ -77,7 +77,7 @@ pub struct NegotiationOffer {
     pub max_outstanding_r2t: u16,
     /// Require the data PDUs of a sequence in the order of their offsets.
     pub data_pdu_in_order: bool,
-    /// Require sequences in the order of their offsets.
+    /// Require the sequences of a transfer in the order of their offsets.
     pub data_sequence_in_order: bool,
     /// The highest error recovery level: 0, 1 or 2.
     pub error_recovery_level: u8,
@@ -157,7 +157,6 @@ pub struct Parameters {
     pub digests: Digests,
     /// The compression in both directions in full feature phase.
     pub compression: Option<Compression>,
-    /// The most connections of the session.
     pub max_connections: u16,
     /// All Data-Out needs an R2T first.
     pub initial_r2t: bool,
@@ -171,7 +170,7 @@ pub struct Parameters {
     pub max_burst_length: u32,
     /// The most unsolicited data of one command in bytes, immediate data included.
     pub first_burst_length: u32,
-    /// Seconds before a reconnect.
+    /// Seconds to wait before a reconnect after a connection was lost.
     pub default_time2wait: u16,
     /// Seconds that tasks are kept after DefaultTime2Wait.
     pub default_time2retain: u16,
@@ -221,7 +220,7 @@ pub enum KeyError {
     /// The text is longer than this number of bytes.
     #[error("more than {0} bytes of text")]
     TooLong(usize),
-    /// The key was sent twice.
+    /// A text, or a login, contains this key twice.
     #[error("{0} was negotiated before")]
     Repeated(String),
     /// The key is not allowed in this stage, this type of session or this direction.

@@ -90,7 +90,6 @@ pub trait Directory: Send + Sync {
     }
 }
 
-/// The reason why a login is refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Denial {
     /// Refused with this status.
@@ -110,7 +109,6 @@ impl From<LoginStatus> for Denial {
     }
 }
 
-/// The authentication that a login requires.
 #[derive(Clone, Debug)]
 pub struct Authentication {
     /// True if the initiator may log in without authentication.

@@ -11,20 +11,20 @@ impl Serial {
         self.add(1)
     }
 
-    /// Returns the number `count` after this one.
+    /// Returns the number that follows this one after `count` steps, wrapping around.
     #[allow(clippy::should_implement_trait)] // wraps, and takes a count instead of a serial
     #[must_use]
     pub fn add(self, count: u32) -> Self {
         Self(self.0.wrapping_add(count))
     }
 
-    /// Returns the distance from `earlier` to `self`.
+    /// Returns how much `self` is ahead of `earlier`, modulo 2^32.
     #[must_use]
     pub fn distance_from(self, earlier: Self) -> u32 {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Returns true if `self` is before `other`.
+    /// Returns true if `self` comes before `other`; valid within a distance of 2^31.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0

@@ -1,4 +1,4 @@
-//! Counts PDUs by their size.
+//! Counts PDUs by size class, as table 3 of the STICS paper does.
 
 /// The number of PDUs in one direction by size, and their total size. The size of a PDU includes
 /// headers, data and padding, but no digests.
@@ -12,7 +12,7 @@ pub struct PduSizes {
 }
 
 impl PduSizes {
-    /// Counts one PDU of this size.
+    /// Counts one PDU of `bytes` bytes in its size class.
     pub fn count(&mut self, bytes: usize) {
         let bits = usize::BITS - bytes.leading_zeros();
         self.classes[bits.saturating_sub(6).min(5) as usize] += 1;

@@ -71,7 +71,7 @@ enum DataOutSequenceState {
 }
 
 impl DataOutSequenceState {
-    /// Returns true if more data may arrive.
+    /// Returns true if more data may arrive for this sequence.
     fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Damaged)
     }
@@ -203,7 +203,6 @@ impl DataOutGather {
         self.sequences.iter().map(|sequence| sequence.received).sum()
     }
 
-    /// Returns true if arriving data is dropped.
     pub(crate) fn is_draining(&self) -> bool {
         self.drains
     }
@@ -240,7 +239,7 @@ impl DataOutGather {
         self.sequences.iter().any(|sequence| sequence.state.is_open() && sequence.ttt != Ttt::NONE)
     }
 
-    /// Returns true if all data has arrived.
+    /// Returns true if all data of the write has arrived.
     pub(crate) fn is_complete(&self) -> bool {
         !self.drains && self.next_offset == self.length && self.is_quiet()
     }

@@ -38,7 +38,7 @@ impl<T> TargetCommandWindow<T> {
         Self { exp_cmd_sn: cmd_sn, max_cmd_sn, limit, held: VecDeque::new() }
     }
 
-    /// Returns the CmdSN of the next command.
+    /// Returns the CmdSN of the next command in order: all earlier ones count as received.
     pub(crate) fn exp_cmd_sn(&self) -> Serial {
         self.exp_cmd_sn
     }

@@ -94,7 +94,7 @@ pub(super) struct KeyTableRow {
 }
 
 impl TextKey {
-    /// Returns the key with exactly this name.
+    /// Returns the key with this name; letter case matters.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.name == name).map(|row| row.key)
     }
@@ -108,7 +108,6 @@ impl TextKey {
     }
 }
 
-/// Returns the names of all keys.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|row| row.name)
 }

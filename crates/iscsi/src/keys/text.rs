@@ -92,14 +92,14 @@ fn number(value: &str) -> Option<u64> {
         Some(digits) => (digits, 16),
         None => (value, 10),
     };
-    // from_str_radix would accept a sign.
+    // Check the first character, because from_str_radix would accept a sign.
     if !digits.starts_with(|digit: char| digit.is_ascii_hexdigit()) {
         return None;
     }
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// Parses a numerical-value within inclusive bounds.
+/// Parses a numerical-value. Returns `None` if it is not between `low` and `high`, inclusive.
 pub(crate) fn number_within(value: &str, low: u32, high: u32) -> Option<u32> {
     let number = u32::try_from(number(value)?).ok()?;
     (low..=high).contains(&number).then_some(number)

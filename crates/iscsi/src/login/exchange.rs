@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::keys::{KeyError, TEXT_MAX};
 
-/// Collects a received text.
+/// Collects the pieces of a received text until it is complete.
 #[derive(Default)]
 pub(super) struct Inbox {
     begun: BytesMut,

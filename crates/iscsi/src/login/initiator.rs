@@ -22,7 +22,6 @@ pub struct InitiatorNames {
     pub target_name: Option<String>,
 }
 
-/// The reason why a login failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LoginFailure {
     /// The target sent another status than success.
@@ -51,7 +50,7 @@ impl From<ProofFailure> for LoginFailure {
 /// The next step after a login response.
 #[derive(Clone, Debug)]
 pub enum InitiatorStep {
-    /// Send the request.
+    /// Send this request, and pass the response to the login.
     Send(LoginRequest),
     /// The login succeeded; full feature phase begins.
     Established(Box<EstablishedLogin>),
@@ -134,7 +133,7 @@ impl InitiatorLogin {
         self
     }
 
-    /// Returns the first request.
+    /// Begins the login. Returns the first request.
     pub fn start(&mut self) -> LoginRequest {
         let mut text = Vec::new();
         keys::push(&mut text, "InitiatorName", &self.names.initiator_name);
@@ -163,7 +162,6 @@ impl InitiatorLogin {
         }
     }
 
-    /// Processes a response and returns the next step.
     pub fn handle_response(&mut self, mut response: LoginResponse) -> InitiatorStep {
         let text = std::mem::take(&mut response.text);
         let step = match response.status {

@@ -7,7 +7,7 @@ use super::command::{join_sense, split_sense};
 use super::header::{self, Encoded, FINAL, put_lun, put_numbers, put_u16};
 use super::{Bhs, Cid, Itt, Numbers, ParseError};
 
-/// AsyncEvent (RFC 7143, 11.9.1).
+/// The events that an asynchronous message reports (AsyncEvent; RFC 7143, 11.9.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AsyncEvent {
     /// Code 0: a SCSI event. The data segment has its sense data.

@@ -11,7 +11,7 @@ use crate::Serial;
 /// The difference between expected and transferred data (RFC 7143, 11.4.5).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Residual {
-    /// The expected amount was transferred.
+    /// As much data as expected was transferred.
     #[default]
     None,
     /// This number of bytes less than expected was transferred.
@@ -53,7 +53,7 @@ pub struct DataOut {
     /// The target transfer tag of the R2T that this data answers, or NONE for unsolicited data.
     pub ttt: Ttt,
     pub exp_stat_sn: Serial,
-    /// Counts from 0 in each sequence.
+    /// The number of this PDU in its sequence, from 0 on.
     pub data_sn: u32,
     /// The offset of the data in bytes from the start of the command's data.
     pub buffer_offset: u32,
@@ -78,7 +78,7 @@ pub struct DataIn {
     pub ttt: Ttt,
     /// `stat_sn` is valid only if `status` is present.
     pub numbers: Numbers,
-    /// Counts from 0 in each command.
+    /// The number of this PDU in its command, from 0 on.
     pub data_sn: u32,
     /// The offset of the data in bytes from the start of the command's data.
     pub buffer_offset: u32,
@@ -100,7 +100,7 @@ pub struct ReadyToTransfer {
     pub ttt: Ttt,
     /// `stat_sn` is the next StatSN; an R2T does not consume it.
     pub numbers: Numbers,
-    /// Counts from 0 in each command.
+    /// The number of this R2T in its command, from 0 on.
     pub r2t_sn: u32,
     /// The offset of the burst in bytes from the start of the command's data.
     pub buffer_offset: u32,

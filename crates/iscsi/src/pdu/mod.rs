@@ -49,12 +49,12 @@ impl Default for Itt {
 }
 
 impl Itt {
-    /// No task (RFC 7143, 11.2.1.8).
+    /// The reserved tag that stands for no task (RFC 7143, 11.2.1.8).
     pub const NONE: Self = Self(0xffff_ffff);
 }
 
 impl Ttt {
-    /// No transfer (RFC 7143, 11.7.4).
+    /// The reserved tag that stands for no transfer (RFC 7143, 11.7.4).
     pub const NONE: Self = Self(0xffff_ffff);
 }
 
@@ -81,10 +81,9 @@ pub struct Numbers {
     pub max_cmd_sn: Serial,
 }
 
-/// A PDU of either direction.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Pdu {
-    // From the initiator to the target.
+    // PDUs from the initiator to the target begin here.
     NopOut(NopOut),
     ScsiCommand(ScsiCommand),
     TaskRequest(TaskRequest),
@@ -93,7 +92,7 @@ pub enum Pdu {
     DataOut(DataOut),
     LogoutRequest(LogoutRequest),
     Snack(Snack),
-    // From the target to the initiator.
+    // PDUs from the target to the initiator begin here.
     NopIn(NopIn),
     ScsiResponse(ScsiResponse),
     TaskResponse(TaskResponse),

@@ -6,7 +6,7 @@ use super::header::{self, Encoded, FINAL, put_lun, put_u32};
 use super::{Bhs, Itt, Ttt};
 use crate::Serial;
 
-/// Type of a SNACK (RFC 7143, 11.16.1).
+/// The type of a SNACK: what it requests or acknowledges (RFC 7143, 11.16.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum SnackKind {

@@ -38,7 +38,7 @@ pub struct TaskRequest {
     pub immediate: bool,
     /// `Err` holds a value that the standard does not define.
     pub function: Result<TaskFunction, u8>,
-    /// Valid for functions that address a unit.
+    /// The unit that the function is for; not valid for functions that affect the whole target.
     pub lun: Lun,
     pub itt: Itt,
     /// The task to abort (ABORT TASK) or to reassign (TASK REASSIGN), otherwise NONE.

@@ -74,11 +74,10 @@ impl Default for ConnectionTiming {
     }
 }
 
-/// An event for the application.
 #[derive(Debug)]
 pub enum InitiatorEvent {
     Completed {
-        /// The tag of the [`CommandRequest`].
+        /// The tag that the application gave the command in its [`CommandRequest`].
         tag: u64,
         result: Result<InitiatorCommandOutcome, CommandFailure>,
     },
@@ -115,7 +114,7 @@ pub enum InitiatorSessionError {
     /// The byte stream cannot be decoded.
     #[error(transparent)]
     Codec(#[from] codec::CodecError),
-    /// A header is invalid.
+    /// The header of a PDU is invalid.
     #[error("invalid PDU: {0}")]
     Parse(#[from] ParseError),
     #[error("data digest error")]
@@ -138,13 +137,13 @@ pub enum InitiatorSessionError {
         /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// The connection was logged out.
+    /// The connection was logged out, as requested by either end.
     #[error("logged out")]
     LoggedOut {
         /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// No PDU has arrived since a ping.
+    /// No PDU has arrived since a ping was sent, within `ping_time_out`.
     #[error("no answer to NOP-Out")]
     Silent,
     /// No PDU has arrived since a ping, although the other connections of the session receive PDUs.

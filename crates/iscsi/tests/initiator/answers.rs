@@ -1,4 +1,4 @@
-//! Responses, rejects and aborts of commands.
+//! Tests how the initiator reacts to responses and rejects, and how it aborts commands.
 
 use bytes::Bytes;
 use iscsi::{

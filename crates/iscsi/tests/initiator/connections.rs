@@ -1,4 +1,4 @@
-//! Pings, and the distribution of commands over connections.
+//! Tests the pings of the initiator, and how it distributes commands over connections.
 
 use bytes::Bytes;
 use iscsi::{

@@ -1,4 +1,4 @@
-//! The data of reads and writes.
+//! Tests the data PDUs of reads and writes at the initiator, valid and invalid ones.
 
 use bytes::Bytes;
 use iscsi::{

@@ -1,4 +1,4 @@
-//! An initiator session. The test plays its target.
+//! The scene of these tests: an initiator session, whose target the test plays.
 
 use std::time::{Duration, Instant};
 
@@ -80,7 +80,7 @@ impl Scene {
         self.submit(2, DataPhase::Out(vec![5; length].into())).itt
     }
 
-    /// Takes the PDUs that the initiator sends.
+    /// Takes and returns the PDUs that the initiator has queued.
     pub fn sent(&mut self) -> Vec<Pdu> {
         self.session.transmit();
         let Some(output) = self.session.output(Cid(0)) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Asynchronous messages, logouts and text.
+//! Tests asynchronous messages, logouts and text exchanges at the initiator.
 
 use bytes::Bytes;
 use iscsi::{

@@ -227,7 +227,7 @@ fn asked() -> TargetLogin {
 /// The CHAP response that alice must give: MD5 over identifier 1, her secret and sixteen bytes 01.
 /// It was computed by another implementation.
 const PROOF: &str = "0x7be724c225604c97bb6dcb080f13ba38";
-/// [`PROOF`] in base64.
+/// The CHAP response of [`PROOF`], encoded in base64.
 const PROOF_64: &str = "0be+ckwiVgTJe7bcsIDxO6OA==";
 
 #[test]
@@ -369,7 +369,7 @@ fn a_hostile_target_gets_no_valid_response_from_our_initiator() {
         (&one_way, &[chosen, &[]]),
         // The target sends a response although the initiator does not use mutual CHAP.
         (&one_way, &[chosen, question, &["CHAP_N=storage", &wrong]]),
-        // The target sends a second challenge.
+        // The target sends its challenge twice.
         (&one_way, &[chosen, question, question]),
         // The target sends the challenge that the initiator will send, before the initiator has
         // sent it.

@@ -282,7 +282,7 @@ const HOSTILE_KEYS: &[&str] = &[
     "SendTargets",
 ];
 
-/// Values that are valid for some key.
+/// Values of keys, each of which is valid for at least one key.
 const HOSTILE_VALUES: &[&str] = &[
     "Yes",
     "No",

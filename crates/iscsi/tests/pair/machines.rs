@@ -76,7 +76,6 @@ fn pattern(seed: u32, length: u32) -> Bytes {
     bytes.into()
 }
 
-/// The offers and settings of both ends.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub offer: NegotiationOffer,
@@ -117,7 +116,6 @@ pub struct Pair {
     held: Vec<target::ReceivedCommand>,
     /// If true, the disk keeps the commands that arrive and does not answer them.
     pub hold_answers: bool,
-    /// The number of commands that the target aborted.
     pub aborted: u32,
     /// Events of the initiator other than completions.
     pub events: Vec<InitiatorEvent>,
@@ -197,7 +195,7 @@ impl PairLogin {
 }
 
 impl Pair {
-    /// Makes a pair that has logged in.
+    /// Makes a pair and logs it in. `delay` is the one-way delay of the links.
     pub fn new(scenario: Scenario, delay: Duration) -> Self {
         Self::with_rate(scenario, delay, None)
     }
@@ -484,7 +482,7 @@ impl Pair {
         }
     }
 
-    /// Executes the commands at the disk.
+    /// Lets the disk execute the commands that have arrived at the target.
     fn serve(&mut self) {
         while let Some(event) = self.far.0.poll_event() {
             match event {

@@ -57,7 +57,6 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Executes a command.
     pub fn perform(&mut self, cdb: &Cdb, data_out: &DataSegment, capacity: u32) -> DataSegment {
         self.performed += 1;
         let block = cdb[1];
@@ -128,7 +127,6 @@ impl App {
         }
     }
 
-    /// Returns the next command to submit.
     pub fn next(&mut self) -> Option<CommandRequest> {
         if let Some(request) = self.returned.pop_front() {
             return Some(request);
@@ -201,7 +199,6 @@ impl App {
         }
     }
 
-    /// Returns true if all commands were answered.
     pub fn is_done(&self) -> bool {
         self.workers.iter().all(|worker| worker.open.is_none() && worker.script.is_empty())
     }

@@ -26,7 +26,6 @@ pub enum Mute {
     Retries,
 }
 
-/// The parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub level: u8,
@@ -46,7 +45,6 @@ impl Plan {
     }
 }
 
-/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Report {
     pub pdus: u32,
@@ -54,7 +52,7 @@ pub struct Report {
     pub failed: u32,
     /// The number of sessions after the first one.
     pub rebuilt: u32,
-    /// Number of connections that ended.
+    /// The number of connections that ended.
     pub ended: u32,
     pub seconds: u64,
 }

@@ -131,7 +131,8 @@ impl Rig {
         arrivals.chain(timers).flatten().chain(works).chain(self.near.reinstate_at()).min()
     }
 
-    /// Processes everything that can be processed now.
+    /// Processes events, submits commands and sends output until nothing more can be done at this
+    /// time.
     fn settle(&mut self) {
         loop {
             self.take_near_events();
@@ -282,7 +283,6 @@ impl Rig {
         }
     }
 
-    /// Delivers the PDUs that have arrived.
     fn deliver(&mut self) {
         for at in 0..self.lines.len() {
             while let Some(item) = due(&mut self.lines[at].up, self.now) {
@@ -314,7 +314,7 @@ impl Rig {
             }
         };
         if let Err(error) = ended {
-            // Send the remaining output of the target first.
+            // Before closing the connection, send the remaining output of the target.
             self.ship();
             let all: Vec<Cid> = self.far.connections().map(target::Connection::cid).collect();
             for cid in all.into_iter().filter(|other| *other == cid || error.ends_session()) {

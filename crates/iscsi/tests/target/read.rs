@@ -1,4 +1,4 @@
-//! Data-In, status and residuals.
+//! Tests the answers to reads: Data-In PDUs, status and residuals.
 
 use bytes::Bytes;
 use iscsi::{

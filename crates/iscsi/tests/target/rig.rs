@@ -97,7 +97,7 @@ pub fn login_phase(offer: NegotiationOffer, settings: Settings, now: Instant) ->
     LoginPhase::new(offer, Arc::new(OneTarget), settings, now)
 }
 
-/// Takes the responses of a login phase.
+/// Takes and decodes the login responses that a login phase has queued.
 pub fn login_output(phase: &mut LoginPhase) -> Vec<Pdu> {
     drain(phase.output_mut(), Digests::default())
 }
@@ -180,7 +180,7 @@ impl Rig {
         LoginRequest { tsih: Tsih(3), cid: Cid(cid), cmd_sn, ..login_request(&text) }
     }
 
-    /// Logs in another connection.
+    /// Logs in another connection with this CID, and checks that the target accepts it.
     pub fn join(&mut self, cid: u16) -> Cid {
         let request = self.join_request(cid);
         self.try_join(request).unwrap();
@@ -267,7 +267,7 @@ impl Rig {
         self.command()
     }
 
-    /// Returns the next command that the driver gets.
+    /// Returns the next command that the driver gets, which must be the next event.
     #[track_caller]
     pub fn command(&mut self) -> ReceivedCommand {
         match self.session.poll_event() {

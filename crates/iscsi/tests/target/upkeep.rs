@@ -1,4 +1,4 @@
-//! Pings, logout, unsupported PDUs, and time-outs.
+//! Tests pings, logout, unsupported PDUs and time-outs at the target.
 
 use std::time::Duration;
 

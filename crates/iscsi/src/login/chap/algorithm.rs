@@ -32,7 +32,7 @@ impl ChapAlgorithm {
         Self::ALL.into_iter().find(|algorithm| u32::from(algorithm.number()) == number)
     }
 
-    /// Returns the number in CHAP_A.
+    /// Returns the algorithm's number in CHAP_A.
     pub(super) fn number(self) -> u8 {
         self as u8
     }

@@ -64,7 +64,7 @@ impl Prover {
         Self { chap, challenge, state: ChapProverState::Begun }
     }
 
-    /// Returns true if the target must authenticate.
+    /// Returns true if the target must authenticate as well (mutual CHAP).
     pub(in crate::login) fn is_mutual(&self) -> bool {
         self.chap.target.is_some()
     }

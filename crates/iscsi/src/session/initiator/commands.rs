@@ -32,13 +32,12 @@ pub(super) struct SessionCommands {
     /// A lower bound of the deadlines of all commands: it may be too early, but never too late.
     earliest_deadline: Option<Instant>,
     pub(super) events: VecDeque<InitiatorEvent>,
-    /// Answers to logouts of failed connections.
+    /// Responses to logouts of failed connections, which the session has not processed yet.
     pub(super) logged_out: Vec<LogoutResponse>,
     /// The smoothed round-trip time of pings: 7/8 of the old value and 1/8 of the last ping.
     round_trip: Option<Duration>,
 }
 
-/// A command that was not sent yet.
 #[derive(Debug)]
 pub(super) struct QueuedCommand {
     pub(super) request: CommandRequest,
@@ -46,9 +45,8 @@ pub(super) struct QueuedCommand {
     pub(super) deadline: Instant,
 }
 
-/// The command to send next.
 pub(super) enum NextCommand {
-    /// A new command.
+    /// A command that was never sent.
     New(QueuedCommand),
     /// A command that was sent on a failed connection. It keeps its CmdSN.
     Again(Itt),

@@ -46,7 +46,7 @@ pub(super) struct InitiatorConnection {
     pub(super) counters: InitiatorPduCounters,
 }
 
-/// The activity of the target on one connection.
+/// When the target was last active on one connection, and its unanswered ping.
 pub(super) struct TargetLiveness {
     /// When a PDU was last received.
     pub(super) last_message: Instant,
@@ -60,7 +60,7 @@ pub(super) struct TargetLiveness {
     pub(super) probe_after: Duration,
 }
 
-/// The losses on one connection, in either direction.
+/// The lost PDUs of one connection, in either direction.
 #[derive(Default)]
 pub(super) struct PduLosses {
     /// The time since when a PDU of the target is known to be missing.
@@ -127,7 +127,7 @@ pub(super) struct TextExchange {
 }
 
 pub(super) enum Logout {
-    /// No logout was requested.
+    /// No logout was requested, so commands may be sent.
     No,
     /// A logout was requested, so no new commands are sent. The logout is sent at this time at the
     /// latest.
@@ -223,7 +223,7 @@ impl InitiatorConnection {
         self.counters.sizes_out.count(length);
     }
 
-    /// Sends a command for the first time.
+    /// Sends a new command: gives it a CmdSN and a tag, and makes this connection its own.
     pub(super) fn send_new(&mut self, commands: &mut SessionCommands, waiting: QueuedCommand) {
         let QueuedCommand { request, order, deadline } = waiting;
         let task = InitiatorTask::new(request, order, commands.window.take(), deadline);

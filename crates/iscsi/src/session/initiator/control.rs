@@ -47,7 +47,7 @@ impl InitiatorConnection {
         itt
     }
 
-    /// Logs out this connection or the session.
+    /// Sends a logout of this connection or of the session, and waits for the answer until `abort_time_out`.
     pub(super) fn log_out(
         &mut self,
         commands: &mut SessionCommands,

@@ -13,7 +13,7 @@ use crate::{DataSegment, Ttt, pdu::DataIn};
 /// that says Yes decides). The offset of the next byte is therefore the number of bytes received.
 #[derive(Debug)]
 pub(super) struct DataInGather {
-    /// The most bytes that the command accepts.
+    /// The most bytes of Data-In that the command accepts.
     expected: u32,
     received: u32,
     /// The DataSN of the next PDU: all PDUs before it have arrived.
@@ -239,7 +239,7 @@ impl DataInGather {
         }
     }
 
-    /// Returns all data that has arrived.
+    /// Takes all data that has arrived.
     pub(super) fn finish(&mut self) -> DataSegment {
         self.join_small();
         std::mem::take(&mut self.pieces)

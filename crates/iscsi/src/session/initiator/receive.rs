@@ -24,7 +24,6 @@ use crate::{
 };
 
 impl InitiatorConnection {
-    /// Processes a PDU of the target.
     pub(super) fn handle_frame(
         &mut self,
         commands: &mut SessionCommands,

@@ -43,7 +43,8 @@ const MOST_LOGOUTS: u32 = 3;
 pub const MOST_PATIENCE: Duration = Duration::from_secs(60);
 
 impl InitiatorSession {
-    /// Handles the end of a connection.
+    /// Handles the end of a connection: keeps its tasks for the recovery, or ends the session if no
+    /// recovery is possible.
     pub(super) fn lose(&mut self, cid: Cid, error: InitiatorSessionError, now: Instant) {
         let is_leaving = |connection: &InitiatorConnection| {
             matches!(
@@ -88,7 +89,6 @@ impl InitiatorSession {
         self.over.get_or_insert(error);
     }
 
-    /// Returns true if the session has ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over.is_some()
@@ -144,7 +144,7 @@ impl InitiatorSession {
         due.min()
     }
 
-    /// Continues the recovery of every failed connection.
+    /// Takes the next recovery step that is due, for each failed connection.
     pub(super) fn recover(&mut self, now: Instant) {
         if self.is_over() {
             return;
@@ -229,7 +229,8 @@ impl InitiatorSession {
         }
     }
 
-    /// Requests tasks that have no connection.
+    /// Sends TASK REASSIGN for tasks whose connection was logged out, to the open connections with
+    /// the least load.
     fn reassign(&mut self, now: Instant) {
         while let Some(&itt) = self.commands.orphans.front() {
             let open = self.connections.iter_mut();

@@ -43,7 +43,7 @@ pub struct InitiatorSession {
     pub(super) lost: VecDeque<FailedConnection>,
     /// While the session has no connection: the time until which the target keeps its tasks.
     pub(super) kept_until: Option<Instant>,
-    /// The reason why the session has ended.
+    /// The reason why the session has ended; `None` while it continues.
     pub(super) over: Option<InitiatorSessionError>,
 }
 
@@ -59,7 +59,7 @@ pub enum CommandDistribution {
     InTurn,
 }
 
-/// A connection that has just logged in.
+/// A connection that has logged in and is to be added to the session.
 #[derive(Clone, Copy, Debug)]
 pub struct JoinedConnection {
     pub cid: Cid,

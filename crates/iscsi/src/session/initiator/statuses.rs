@@ -15,7 +15,7 @@ pub(super) struct Statuses {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum StatSnState {
-    /// The status was sent and has not arrived.
+    /// The target has sent the status, but it has not arrived.
     Missing,
     /// The status has arrived, but data of its task is missing, so it must not be acknowledged.
     Held,

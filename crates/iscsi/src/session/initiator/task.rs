@@ -15,7 +15,6 @@ use crate::{
     pdu::{RejectReason, Residual},
 };
 
-/// A command that the application submits.
 #[derive(Clone, Debug)]
 pub struct CommandRequest {
     /// The application's identifier of the command, which is returned with the outcome.
@@ -27,7 +26,6 @@ pub struct CommandRequest {
     pub time_out: Duration,
 }
 
-/// The data phase of a command.
 #[derive(Clone, Debug)]
 pub enum DataPhase {
     None,
@@ -90,7 +88,7 @@ pub enum CommandFailure {
     /// An iSCSI response code other than 0 (RFC 7143, 11.4.3).
     #[error("the target failed the command with response code {0:#04x}")]
     Response(u8),
-    /// A status byte that SAM-5 does not define.
+    /// The target answered with a status byte that SAM-5 does not define.
     #[error("the target answered with the undefined SCSI status {0:#04x}")]
     Status(u8),
 }
@@ -132,7 +130,6 @@ pub(super) struct InitiatorTask {
     pub(super) status: Option<TaskFinalStatus>,
 }
 
-/// The final status of a task.
 #[derive(Clone, Debug)]
 pub(super) struct TaskFinalStatus {
     pub(super) status: u8,
@@ -306,7 +303,6 @@ impl TaskTable {
         })
     }
 
-    /// Removes and returns all tasks.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = InitiatorTask> {
         self.free.clear();
         std::mem::take(&mut self.places).into_iter().filter_map(|place| place.task)

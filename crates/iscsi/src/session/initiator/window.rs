@@ -5,7 +5,7 @@ use crate::{Serial, pdu::Numbers};
 /// The range of CmdSNs that the initiator may send now.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorCommandWindow {
-    /// The CmdSN of the next command.
+    /// The CmdSN that the next command gets.
     cmd_sn: Serial,
     /// The target has received all commands before this CmdSN.
     exp_cmd_sn: Serial,

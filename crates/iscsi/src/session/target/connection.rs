@@ -69,7 +69,7 @@ impl ConnectionWrites {
     }
 }
 
-/// The activity of the initiator on one connection.
+/// When the initiator was last active on one connection, and our unanswered ping.
 #[derive(Debug)]
 pub(super) struct ConnectionLiveness {
     /// When a PDU was last received.
@@ -78,7 +78,6 @@ pub(super) struct ConnectionLiveness {
     pub(super) ping: Option<Instant>,
 }
 
-/// The reason why a connection must be closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TargetSessionError {
     /// The byte stream cannot be decoded.
@@ -87,7 +86,7 @@ pub enum TargetSessionError {
     /// A header field has an invalid value, which ends the session (RFC 7143, 7.7).
     #[error("format error: {0}")]
     Format(&'static str),
-    /// A PDU is not allowed in this state.
+    /// The initiator has sent a PDU that is not allowed in the state of the session.
     #[error("protocol error: {0}")]
     Protocol(&'static str),
     /// The data digest of a PDU with a CmdSN is wrong at error recovery level 0, where initiators
@@ -125,7 +124,6 @@ impl TargetSessionError {
     }
 }
 
-/// Counters of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TargetPduCounters {
     pub pdus_in: u64,
@@ -136,7 +134,6 @@ pub struct TargetPduCounters {
     /// Bytes of Data-Out that were passed to units.
     pub data_out_bytes: u64,
     pub data_in_bytes: u64,
-    /// PDUs that were rejected.
     pub rejects: u64,
     /// Header digest and data digest errors.
     pub digest_errors: u64,

@@ -35,7 +35,7 @@ pub struct ReceivedCommand {
     pub cdb: Cdb,
     /// The three ATTR bits (RFC 7143, 11.3.1).
     pub attribute: u8,
-    /// The data of a write, in order.
+    /// The data of a write in the order of its offsets, in pieces.
     pub data_out: DataSegment,
     /// The most bytes of Data-In that the initiator accepts.
     pub data_in_capacity: u32,
@@ -88,7 +88,6 @@ pub enum SendTargets {
     Own,
 }
 
-/// The outcome of a command.
 #[derive(Clone, Debug)]
 pub struct TargetCommandOutcome {
     pub status: ScsiStatus,

@@ -32,14 +32,13 @@ pub struct LoginPhase {
     last: Option<(LoginResponse, Box<EstablishedLogin>)>,
 }
 
-/// The progress of a login.
 #[derive(Debug)]
 pub enum LoginProgress<'a> {
-    /// The login continues; there may be output.
+    /// The login continues; write the output, if there is any.
     Continue,
     /// Negotiation and authentication have succeeded: call `accept`, `join` or `refuse`.
     Established(&'a EstablishedLogin),
-    /// Write the output and close the connection.
+    /// The login has failed: write the output and close the connection.
     Close(LoginStatus),
     /// The first PDU is not a login request: close the connection without an answer (RFC 7143,
     /// 4.2.4).

@@ -19,7 +19,7 @@ pub(super) struct CommandOrder {
     pub(super) hole: Option<(Serial, Stall)>,
 }
 
-/// A PDU that arrived before its turn.
+/// A PDU that arrived before its turn, with the data that belongs to it.
 #[derive(Debug)]
 pub(super) struct Early {
     pub(super) pdu: Pdu,

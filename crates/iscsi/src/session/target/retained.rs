@@ -83,7 +83,6 @@ impl Retained {
         Some(numbers.zip(self.sent.range(skipped..end)))
     }
 
-    /// Returns the StatSN of the first status.
     pub(super) fn first(&self) -> Serial {
         self.first
     }
@@ -117,7 +116,7 @@ impl Retained {
         })
     }
 
-    /// Returns all responses to commands.
+    /// Returns the kept responses to commands, and drops the other statuses.
     pub(super) fn into_responses(self) -> impl Iterator<Item = CommandResponse> {
         self.sent.into_iter().filter_map(|sent| match sent {
             SentStatus::Response(response) => Some(response),

@@ -87,7 +87,6 @@ pub(super) struct ReassignableConnection {
 }
 
 impl Session {
-    /// Makes a session with its leading connection.
     pub(super) fn new(
         settings: Settings,
         login: &EstablishedLogin,

@@ -1,4 +1,5 @@
-//! Limits and times of the target's session.
+//! Limits of a session at the target: how much memory it may use, and how long it waits for its
+//! initiator.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The state of a task in progress.
+//! Tasks of a session: commands and task management functions from their arrival to their end.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -120,7 +120,7 @@ impl SessionTasks {
 pub(super) enum TargetTaskStage {
     /// A write whose data is incomplete, so that the driver does not have it yet.
     Gathering,
-    /// The driver has the task.
+    /// The driver executes the command.
     Executing,
     /// A task management function, which the driver executes.
     Management,

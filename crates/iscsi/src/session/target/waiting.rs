@@ -86,7 +86,7 @@ impl WaitingWriteBytes {
         self.held().saturating_add(bytes) <= self.limit
     }
 
-    /// Returns a charge of zero bytes.
+    /// Returns a charge of zero bytes, to which bytes can be added.
     pub(super) fn charge(&self) -> Charge {
         Charge { held: Arc::clone(&self.held), bytes: 0 }
     }

@@ -30,7 +30,6 @@ pub(super) struct SessionWrites {
 }
 
 impl SessionWrites {
-    /// Returns the state of a session without writes.
     pub(super) fn new(solicited_share: u64) -> Self {
         Self {
             incoming: Tasks::default(),
