@@ -39,7 +39,7 @@ pub struct FieldPointer {
     pub bit: Option<u8>,
 }
 
-/// The sense keys (SPC-4, table 48).
+/// The sense keys, which say what kind of error occurred (SPC-4, table 48).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum SenseKey {
@@ -97,7 +97,7 @@ impl Sense {
     pub const UNRECOVERED_READ_ERROR: Self = Self::new(SenseKey::MediumError, 0x11, 0x00);
     /// A sanitize operation failed: some blocks may hold neither their old data nor sanitized data.
     pub const SANITIZE_COMMAND_FAILED: Self = Self::new(SenseKey::MediumError, 0x31, 0x03);
-    /// The storage below the unit failed.
+    /// The storage below the unit failed to execute the command.
     pub const INTERNAL_TARGET_FAILURE: Self = Self::new(SenseKey::HardwareError, 0x44, 0x00);
     /// A copy with the same list identifier is still running.
     pub const OPERATION_IN_PROGRESS: Self = Self::new(SenseKey::IllegalRequest, 0x00, 0x16);
@@ -274,7 +274,6 @@ impl Sense {
         self
     }
 
-    /// Sets the INFORMATION field.
     #[must_use]
     pub const fn with_information(mut self, information: u64) -> Self {
         self.information = Some(information);

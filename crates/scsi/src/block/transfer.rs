@@ -127,7 +127,7 @@ impl BlockTransfer {
         Ok(Self { dpo: cdb[1] & 0x10 != 0, fua: cdb[1] & 0x08 != 0, ..Self::parse_plain(cdb) })
     }
 
-    /// Parses a transfer with DPO and BYTCHK.
+    /// Parses the CDB of a command that transfers blocks and has the fields DPO and BYTCHK.
     pub(crate) fn parse_checked(cdb: &[u8]) -> Result<(Self, ByteCheck), Sense> {
         unprotected(cdb)?;
         let byte_check = match cdb[1] >> 1 & 0x03 {

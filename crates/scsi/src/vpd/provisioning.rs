@@ -3,7 +3,7 @@
 use super::page::{framed, unframed};
 use crate::field::u8_at;
 
-/// How initiators can deallocate blocks.
+/// Logical block provisioning: how initiators can deallocate blocks of the unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogicalBlockProvisioning {
     /// LBPU: the unit supports UNMAP.

@@ -6,7 +6,7 @@ use crate::{
     field::{array_at, u8_at, u16_at, u32_at, u64_at},
 };
 
-/// The parameter list of one EXTENDED COPY.
+/// The parameter list of one EXTENDED COPY command: the units and the blocks to copy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CopyList {
     /// LIST IDENTIFIER; at most 255 with LID1.

@@ -7,7 +7,7 @@ use crate::{
     field::{array_at, u8_at, u16_at, u32_at, u64_at},
 };
 
-/// The length of every ROD token.
+/// The length of every ROD token in bytes.
 pub const TOKEN_BYTES: usize = 512;
 
 /// A range of blocks in the parameter list of a token command.

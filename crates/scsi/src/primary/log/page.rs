@@ -1,4 +1,4 @@
-//! Encodes and parses log pages.
+//! Log pages: the pages of Forebay's units, and encoding and parsing of any page.
 
 use crate::field::{body, u8_at, u16_at};
 
