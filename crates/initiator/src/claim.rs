@@ -214,7 +214,6 @@ async fn present(
     })
 }
 
-/// The answer of the unit to a claim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ClaimOutReply {
     Granted,
@@ -258,7 +257,7 @@ pub(crate) fn knows_no_confirmed(sense: &Sense) -> bool {
     sense.key == SenseKey::IllegalRequest && matches!(sense.asc, 0x1a | 0x26)
 }
 
-/// Builds a CLAIM OUT command.
+/// Builds a CLAIM OUT command with this action and the parameters of `claim`.
 pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, DataPhase) {
     let owner = printable_owner(claim);
     let most = claim.predecessors.len().min(Claim::MOST_PREDECESSORS);

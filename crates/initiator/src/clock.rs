@@ -1,4 +1,4 @@
-//! The clock of this crate.
+//! The time for this crate: from tokio, so that tests can pause it.
 
 use std::time::Instant;
 

@@ -98,7 +98,6 @@ impl InitiatorConnectionIo {
         self.stream.link_bytes().map(|bytes| bytes.method)
     }
 
-    /// Returns the bytes that this connection has carried.
     pub(crate) fn traffic(&self) -> ConnectionTraffic {
         let (bytes_in, bytes_out) = (self.bytes_in, self.bytes_out);
         let (link_in, link_out) = match self.stream.link_bytes() {

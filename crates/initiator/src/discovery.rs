@@ -10,7 +10,6 @@ use crate::{
 };
 use iscsi::session::initiator::DataPhase;
 
-/// A target that a portal has reported.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiscoveredTarget {
     pub name: String,
@@ -19,7 +18,7 @@ pub struct DiscoveredTarget {
     pub portals: Vec<String>,
 }
 
-/// A unit of a target.
+/// A unit that a target has listed in REPORT LUNS.
 #[derive(Clone, Debug)]
 pub struct ListedUnit {
     pub lun: u16,

@@ -31,7 +31,6 @@ use crate::{
 
 /// A message from a [`crate::RemoteSession`] to its driver.
 pub(crate) enum Message {
-    /// Perform a command of a caller.
     Job(Job),
     /// Verify the unit in a new session: another unit may have replaced it.
     Judge,
@@ -56,7 +55,6 @@ pub(crate) struct InitiatorDriver {
     closing: bool,
 }
 
-/// The reason why a session has ended.
 enum ConnectionEnd {
     /// The driver was asked to close the session, and has logged out.
     Closed,
@@ -154,7 +152,7 @@ impl InitiatorDriver {
         self.shared.look_at_size.notify_one();
     }
 
-    /// Serves one session until it ends.
+    /// Sends the commands of callers through one session until the session ends.
     async fn serve(&mut self, live: VerifiedSession) -> ConnectionEnd {
         let VerifiedSession { settings, mut io, facts } = live;
         self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();

@@ -32,7 +32,6 @@ pub enum Error {
     /// A time-out of the settings has expired.
     #[error("no answer in time: {0}")]
     TimedOut(&'static str),
-    /// The peer closed the connection.
     #[error("the target closed the connection")]
     Closed,
     /// The operating system reports that the connection is broken.
@@ -118,7 +117,7 @@ pub enum CommandError {
     /// The command may be sent only once, and it is not known if the target has performed it.
     #[error("the command cannot be sent again: {0}")]
     NotRepeated(Arc<str>),
-    /// The command ended with sense data.
+    /// The command ended with CHECK CONDITION and this sense data.
     #[error("{0}")]
     Check(Sense),
     /// The command ended with a status other than GOOD, and without sense data.

@@ -12,7 +12,7 @@ pub trait Locate: fmt::Debug + Send + Sync {
 /// The future of a location, or of the reason why there is none.
 pub type Locating<'a> = Pin<Box<dyn Future<Output = Result<IscsiLocation, Arc<str>>> + Send + 'a>>;
 
-/// The location of a volume.
+/// The location of a volume: the target and unit that serve it, and the portals of the target.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct IscsiLocation {
     /// `host:port` of each portal, to be tried in this order.

@@ -29,11 +29,10 @@ pub(crate) enum LoginPurpose {
     },
 }
 
-/// A connection that has just logged in.
 pub(crate) struct LoggedIn {
     pub(crate) socket: InitiatorConnectionIo,
     pub(crate) established: EstablishedLogin,
-    /// The portal's address, after redirects.
+    /// The address of the portal that accepted the login, after redirects.
     pub(crate) portal: String,
 }
 

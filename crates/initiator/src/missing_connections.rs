@@ -19,7 +19,6 @@ pub(crate) struct MissingConnections {
     most: usize,
     joining: Option<ConnectionJoinFuture>,
     backoff: Backoff,
-    /// When the last connection was added.
     added: Instant,
     /// The earliest time of the next attempt.
     next: Instant,
@@ -28,7 +27,7 @@ pub(crate) struct MissingConnections {
     closing: bool,
 }
 
-/// The login of a further connection.
+/// The login of a further connection, which is in progress.
 type ConnectionJoinFuture = Pin<Box<dyn Future<Output = Result<LoggedIn, Error>> + Send>>;
 
 impl MissingConnections {

@@ -293,7 +293,7 @@ impl PendingTable {
         }
     }
 
-    /// Fails all commands with this error.
+    /// Fails all commands with this error. Commands that were never sent get `Away` instead of `Unreachable`.
     pub(crate) fn fail_all(&mut self, error: &CommandError, statistics: &mut InitiatorStatistics) {
         self.backlog.clear();
         self.delayed.clear();
@@ -504,7 +504,7 @@ enum ChangedBlocks {
     Nothing,
     /// The blocks from the first number up to, but not including, the second.
     Blocks(u64, u64),
-    /// Possibly all blocks of the unit.
+    /// Possibly all blocks of the unit: the command's range is not known.
     Everything,
 }
 

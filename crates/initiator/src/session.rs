@@ -144,7 +144,6 @@ impl RemoteSession {
         &self.shared.claimed
     }
 
-    /// Returns the state of the link.
     #[must_use]
     pub fn state(&self) -> LinkState {
         self.shared.state.borrow().clone()
@@ -179,7 +178,7 @@ impl RemoteSession {
         self.shared.generation()
     }
 
-    /// Returns the load of each open connection.
+    /// Returns the load and the counters of each open connection.
     #[must_use]
     pub fn connections(&self) -> Vec<InitiatorConnectionStats> {
         self.shared.connections.lock().clone()
@@ -191,7 +190,7 @@ impl RemoteSession {
         self.shared.congestion.lock().as_ref().map(|it| it.statistics())
     }
 
-    /// Returns the counters so far.
+    /// Returns the counters since the session was opened.
     #[must_use]
     pub fn statistics(&self) -> InitiatorStatistics {
         *self.shared.statistics.lock()

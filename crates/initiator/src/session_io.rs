@@ -35,7 +35,7 @@ pub(crate) struct SessionIo {
     pub(crate) session: InitiatorSession,
     sockets: Vec<InitiatorConnectionIo>,
     tsih: Tsih,
-    /// The address of the portal, after redirects.
+    /// The address of the portal to which the session is logged in, after redirects.
     pub(crate) portal: String,
     /// The tag of the portal group, if the target has reported it.
     pub(crate) tpgt: Option<u16>,
@@ -46,7 +46,8 @@ pub(crate) struct SessionIo {
     reason: Option<Error>,
     /// The bytes that ended connections have carried.
     gone: ConnectionTraffic,
-    /// Number of connections that have failed.
+    /// The number of connections that have failed. Connections that the target has ended in an orderly way do not
+    /// count.
     pub(crate) lost: u64,
     /// The most bytes in the kernel's send queue of each connection that are not sent yet.
     unsent: u32,
@@ -103,7 +104,7 @@ impl SessionIo {
         LoginPurpose::Join { portal: self.portal.clone(), tsih: self.tsih, cid, cmd_sn }
     }
 
-    /// Adds a connection that has logged in.
+    /// Adds a connection that has logged in to this session.
     pub(crate) fn join(&mut self, logged_in: LoggedIn) {
         self.session.join(joined(&logged_in.established), now());
         logged_in.socket.take_into(&self.congestion);
@@ -111,7 +112,6 @@ impl SessionIo {
         self.sockets.push(logged_in.socket);
     }
 
-    /// Returns the number of connections.
     pub(crate) fn len(&self) -> usize {
         self.sockets.len()
     }
@@ -221,7 +221,7 @@ impl SessionIo {
         Some(event)
     }
 
-    /// Removes a connection that has failed.
+    /// Removes a failed connection from the session, counts it, and records the error.
     fn fail(&mut self, cid: Cid, error: Error) {
         let Some(at) = self.sockets.iter().position(|socket| socket.cid == cid) else { return };
         let socket = self.sockets.remove(at);

@@ -27,7 +27,7 @@ pub enum LinkState {
         /// True if calls no longer wait for a connection, but fail at once.
         given_up: bool,
     },
-    /// There is a session.
+    /// There is a session with at least one connection.
     Up,
     /// Another unit was found in place of the expected one. Calls fail at once, but the driver continues its attempts.
     Changed(Arc<str>),
@@ -82,7 +82,6 @@ impl RemoteSessionState {
         }
     }
 
-    /// Sets the unit's description.
     pub(crate) fn set_facts(&self, facts: UnitDescription) {
         self.blocks.store(facts.geometry.blocks, Ordering::Release);
         *self.facts.lock() = Some(Arc::new(facts));

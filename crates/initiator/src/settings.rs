@@ -100,7 +100,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the default settings for a unit.
+    /// Returns the default settings for the unit `lun` of `target` at `portal`.
     #[must_use]
     pub fn new(portal: impl Into<String>, target: impl Into<String>, lun: u16) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl Settings {
         }
     }
 
-    /// Returns the parameters that are offered at login.
+    /// Returns the parameters to offer at login: `offer` with the values of the other fields.
     pub(crate) fn offer(&self) -> NegotiationOffer {
         NegotiationOffer {
             max_connections: self.connections.clamp(1, MOST_CONNECTIONS),

@@ -1,4 +1,4 @@
-//! Counters of a session.
+//! Counters of a session, from its opening on, over all its connections and reconnects.
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ pub struct InitiatorStatistics {
     pub compression: Option<Compression>,
 }
 
-/// Counters of the commands of a session.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorCallCounters {
     /// Number of answered READ commands.
@@ -82,7 +81,6 @@ pub struct InitiatorRecoveryCounters {
     pub unit_attentions: u64,
 }
 
-/// The load and the counters of one connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorConnectionStats {
     pub cid: u16,
@@ -160,7 +158,7 @@ impl InitiatorStatistics {
         self.recovery.digest_errors += now.digest_errors - before.digest_errors;
     }
 
-    /// Counts an answered command by its operation code.
+    /// Counts an answered command as a read, write, flush, discard or other one, by its operation code.
     pub(crate) fn count_command(&mut self, opcode: u8) {
         *match opcode {
             0x08 | 0x28 | 0xa8 | 0x88 => &mut self.calls.reads,

@@ -95,7 +95,6 @@ impl RemoteVolume {
         &self.identity
     }
 
-    /// Returns the session with the unit.
     #[must_use]
     pub fn session(&self) -> &RemoteSession {
         &self.session

@@ -1,4 +1,4 @@
-//! Tests of the table of pending commands.
+//! Tests the table of pending commands: the order of sending, repetitions, and waiting writes.
 
 use super::*;
 

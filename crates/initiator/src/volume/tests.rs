@@ -1,4 +1,4 @@
-//! Tests of the remote volume.
+//! Tests how the remote volume splits an extent into the pieces of several commands.
 
 use super::*;
 

@@ -31,7 +31,7 @@ fn geometry() -> Geometry {
     Geometry::with_blocks(65536)
 }
 
-/// Settings with these portals, in this order.
+/// Returns settings for a session that tries these portals in this order.
 fn settings(portals: &[SocketAddr]) -> Settings {
     let mut settings = Settings::new(portals[0].to_string(), NAME, 0);
     settings.other_portals = portals[1..].iter().map(ToString::to_string).collect();

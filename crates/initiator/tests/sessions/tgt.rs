@@ -160,7 +160,6 @@ async fn calls_fail_if_a_target_stays_unreachable() {
     let begun = std::time::Instant::now();
     assert!(volume.read(extent).await.is_err());
     assert!(begun.elapsed() < Duration::from_secs(1));
-    // Calls succeed again once the target is back.
     tgt.start_again();
     let mut watch = volume.session().watch();
     watch.wait_for(|state| matches!(state, initiator::LinkState::Up)).await.unwrap();

@@ -95,7 +95,6 @@ impl Relay {
         self.standing(which).send_replace(State::Damages);
     }
 
-    /// Resumes all connections that are stalled.
     pub fn go_on(&self) {
         for line in self.lines.lock().iter() {
             line.send_if_modified(|state| {
