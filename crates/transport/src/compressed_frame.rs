@@ -83,7 +83,6 @@ enum Squeezer {
 }
 
 impl Packer {
-    /// Returns a packer for a new connection.
     #[must_use]
     pub fn new(method: Compression) -> Self {
         let squeezer = match method {
@@ -187,7 +186,6 @@ enum Unsqueezer {
     Zstd(Option<Decompressor<'static>>),
 }
 
-/// The header of a frame.
 enum Head {
     Stored(usize),
     Packed { raw: usize, packed: usize },
@@ -207,7 +205,6 @@ impl Head {
 }
 
 impl Unpacker {
-    /// Returns an unpacker for a new connection.
     #[must_use]
     pub fn new(method: Compression) -> Self {
         let unsqueezer = match method {

@@ -81,7 +81,7 @@ impl CongestionControl {
     }
 }
 
-/// The congestion control of one session.
+/// The congestion control of one session, and the state that its connections share.
 pub struct SessionCongestion {
     wanted: Option<Arc<WantedCongestion>>,
     ensemble: Option<Result<Ensemble, fairtcp::Error>>,

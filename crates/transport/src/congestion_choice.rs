@@ -35,7 +35,7 @@ impl CongestionChoice {
     /// The accepted texts, for error messages.
     pub const WORDS: &str = "\"kernel default\", \"ensemble\", \"ensemble per connection\", \"ensemble per ack\", \"ensemble by model\" or a name such as \"cubic\"";
 
-    /// Returns the default ensemble.
+    /// Returns the ensemble that is used by default: one window per session, which grows by segments.
     #[must_use]
     pub const fn ensemble() -> Self {
         Self::Ensemble { sharing: WindowSharing::Session, growth: Growth::PerSegment }

@@ -87,7 +87,6 @@ impl ConnectionQuota {
         Some(ConnectionPermit { places: Arc::clone(self), number, lost })
     }
 
-    /// Returns the number of permits in use.
     #[must_use]
     pub fn taken(&self) -> usize {
         self.inner.lock().taken.len()

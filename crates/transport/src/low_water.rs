@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::socket_options;
 
-/// The low-water mark of one socket.
+/// The low-water mark of one socket, and what is needed to choose it.
 #[derive(Debug)]
 pub(crate) struct LowWater {
     /// The mark that is set in the kernel.

@@ -161,7 +161,6 @@ pub(crate) fn set_max_pacing_rate(socket: &TcpStream, rate: libc::c_uint) -> io:
     set(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, rate)
 }
 
-/// Sets an integer socket option.
 pub(crate) fn set(
     socket: &TcpStream,
     level: libc::c_int,
@@ -176,7 +175,6 @@ pub(crate) fn set(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns the value of an integer socket option.
 #[cfg(test)]
 pub(crate) fn get(
     socket: &TcpStream,
@@ -202,7 +200,7 @@ mod tests {
     fn shifts(stream: &TcpStream) -> (u8, u8) {
         let mut info = [0u8; 8];
         let mut length = info.len() as libc::socklen_t;
-        // SAFETY: the kernel writes `length` bytes at most.
+        // SAFETY: the kernel writes at most `length` bytes to the buffer, whose length this is.
         let answer = unsafe {
             let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
             libc::getsockopt(

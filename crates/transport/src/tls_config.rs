@@ -29,7 +29,7 @@ pub struct TlsIdentity<'a> {
     pub key: &'a [u8],
 }
 
-/// The text with the error.
+/// The part of a TLS configuration that cannot be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TlsMaterial {
     /// The certificate of this end is unusable, or its key is another one.
@@ -93,7 +93,6 @@ impl TlsServer {
         Ok(Self { config: Arc::new(config), texts })
     }
 
-    /// Returns the rustls configuration.
     #[must_use]
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.clone()
@@ -152,7 +151,6 @@ impl TlsClient {
         Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), name })
     }
 
-    /// Returns the rustls configuration.
     #[must_use]
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()

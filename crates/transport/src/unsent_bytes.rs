@@ -13,7 +13,7 @@ use crate::{
     tcp::Tcp,
 };
 
-/// A queue of bytes to write.
+/// A queue of bytes that are to be written to a socket.
 pub(crate) trait UnsentBytes {
     /// Returns true if all bytes of the queue were written.
     fn is_empty(&self) -> bool;
@@ -61,7 +61,7 @@ pub(crate) fn write_all(
     Ok(SendProgress::All)
 }
 
-/// Writes as much as the socket accepts now.
+/// Writes as much as the socket accepts now. Returns `Pending` if it accepts nothing.
 pub(crate) fn try_write(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     match tcp.try_write_vectored(slices) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,

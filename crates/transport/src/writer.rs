@@ -1,4 +1,4 @@
-//! Writes queued output with vectored writes.
+//! Writes the queued output of a connection to its stream, with vectored writes.
 
 use std::{
     io::{self, IoSlice},

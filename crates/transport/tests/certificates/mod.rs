@@ -35,7 +35,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// Issues a certificate for this host.
+    /// Issues a certificate for the host with this name or address.
     pub fn issue(&self, name: &str) -> Issued {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
