@@ -188,12 +188,10 @@ impl Assembler {
         self.operate(ALU64 | operation as u8, to, with.into(), 0);
     }
 
-    /// Sets `to` to the operand.
     pub fn set(&mut self, to: Register, with: impl Into<Operand>) {
         self.alu(Alu::Move, to, with);
     }
 
-    /// Negates `to`.
     pub fn negate(&mut self, to: Register) {
         self.push(Instruction::new(ALU64 | 0x80, to as u8, 0, 0, 0));
     }
@@ -228,7 +226,6 @@ impl Assembler {
         self.push(Instruction::new(opcode, to.base as u8, what as u8, to.offset, FETCH));
     }
 
-    /// Jumps to the label.
     pub fn jump(&mut self, to: BpfJumpLabel) {
         self.jumps.push((self.instructions.len(), to));
         self.push(Instruction::new(JMP, 0, 0, 0, 0));

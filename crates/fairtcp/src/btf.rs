@@ -6,12 +6,11 @@ use std::{fs, ops::Range};
 
 use crate::Error;
 
-/// The reason why BTF cannot be parsed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub struct MalformedBtf(pub &'static str);
 
-/// The BTF of a kernel.
+/// The BTF of a kernel: the bytes, and where each type is described in them.
 pub struct Btf {
     bytes: Vec<u8>,
     strings: Range<usize>,
@@ -80,13 +79,13 @@ impl Btf {
         Ok(Self { bytes, strings, types })
     }
 
-    /// Returns the structure with this name.
+    /// Returns the type number of the structure with this name.
     #[must_use]
     pub fn structure(&self, name: &str) -> Option<TypeId> {
         self.find(STRUCT, name)
     }
 
-    /// Returns the function with this name.
+    /// Returns the type number of the function with this name.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<TypeId> {
         self.find(FUNC, name)
@@ -126,7 +125,7 @@ impl Btf {
         (self.kind(function)? == FUNC_PROTO).then(|| self.count(function))?
     }
 
-    /// Returns the size of a type.
+    /// Returns the size of a type in bytes; `None` if the type has no size.
     #[must_use]
     pub fn size_bytes(&self, id: TypeId) -> Option<u32> {
         let mut id = self.resolve(id)?;

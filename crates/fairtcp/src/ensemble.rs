@@ -22,9 +22,7 @@ pub struct EnsembleOptions {
     /// The name that `tcp_available_congestion_control` lists, 1 to 12 characters. If another process uses the name,
     /// `_2`, `_3` and so on is appended. Default `fairtcp`.
     pub name: String,
-    /// The rule by which the window grows.
     pub growth: Growth,
-    /// The connections that share a window.
     pub sharing: WindowSharing,
 }
 

@@ -19,7 +19,7 @@ pub enum Error {
     /// The kernel does not support BPF, or no congestion control in BPF.
     #[error("this kernel does not support congestion control in BPF ({step}: {error})")]
     Unsupported {
-        /// The step that failed.
+        /// The step of loading that failed.
         step: &'static str,
         error: io::Error,
     },

@@ -21,9 +21,9 @@ pub struct LoadedCongestionControl {
     pub blocks: Mapped,
     blocks_map: OwnedFd,
     members_map: OwnedFd,
-    /// The attributes of `blocks_map`.
+    /// The attributes with which `blocks_map` was created.
     shape: Map<'static>,
-    /// Keeps the congestion control registered.
+    /// The registration; closing this descriptor ends it.
     _link: OwnedFd,
 }
 

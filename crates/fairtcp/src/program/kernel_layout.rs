@@ -10,7 +10,7 @@ use crate::{
 pub struct Bits {
     /// The offset of the byte in the structure.
     pub byte: i16,
-    /// Position of the lowest bit.
+    /// The position of the lowest bit of the field in its byte.
     pub shift: u8,
     /// The mask of the bits, to be applied after the shift to the right.
     pub mask: u8,
@@ -44,7 +44,7 @@ pub struct Fields {
     pub tcp_mstamp: i16,
     pub is_cwnd_limited: Bits,
     pub ca_state: Bits,
-    /// The private state of the congestion control.
+    /// The private state of the congestion control (`icsk_ca_priv`).
     pub private: i16,
     pub acked_sacked: i16,
     pub losses: i16,

@@ -39,7 +39,7 @@ pub(super) const STATE_CWR: i32 = 2;
 pub(super) const STATE_RECOVERY: i32 = 3;
 pub(super) const STATE_LOSS: i32 = 4;
 
-// A constant of net/tcp.h.
+// The kernel's TCP_INFINITE_SSTHRESH in net/tcp.h: no loss has occurred yet.
 pub(super) const INFINITE_SSTHRESH: i32 = 0x7fff_ffff;
 
 /// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), called at each acknowledgment.

@@ -16,7 +16,6 @@ pub type Time = u64;
 pub const MILLISECOND: Time = 1_000_000;
 pub const SECOND: Time = 1_000 * MILLISECOND;
 
-/// Properties of the path.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
     pub one_way_us: u64,
@@ -27,7 +26,6 @@ pub struct Path {
     pub queue_segments: u64,
 }
 
-/// The load of a session.
 #[derive(Clone, Copy, Debug)]
 pub enum Load {
     /// All connections always have data to send.
@@ -75,7 +73,6 @@ pub struct Shown {
     pub waited: u64,
     /// For each command, the milliseconds from its issue to its response.
     pub turnaround: Vec<f64>,
-    /// The time when the run ended.
     pub ended: Time,
 }
 
@@ -319,7 +316,6 @@ struct Session {
     waiting: Vec<VecDeque<(u64, Time)>>,
 }
 
-/// An event on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     Data {

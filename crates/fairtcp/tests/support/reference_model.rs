@@ -71,7 +71,7 @@ pub struct ModelEnsemble {
     pub active: u32,
 }
 
-/// The measurements of the path.
+/// The measurements of the path and the numbers derived from them.
 #[derive(Clone, Debug, Default)]
 pub struct PathEstimate {
     /// The sum of the members' last delivery rates.

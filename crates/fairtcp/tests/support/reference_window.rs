@@ -11,7 +11,7 @@ use super::sock::{
 /// One segment in the unit of windows, which have 16 fractional bits.
 const SEGMENT: i64 = 1 << 16;
 
-/// An ensemble control block.
+/// An ensemble control block of the algorithm with a shared window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     pub window: i64,
