@@ -38,7 +38,7 @@ pub struct Crowd<M> {
 }
 
 impl<M> Crowd<M> {
-    /// Registers the connections with epoll.
+    /// Makes a crowd of these connections and registers them with epoll.
     pub fn new<L>(members: Vec<M>) -> Result<Crowd<M>>
     where
         M: CrowdConnection<L>,

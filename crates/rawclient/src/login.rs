@@ -80,7 +80,7 @@ impl Default for Negotiated {
     }
 }
 
-/// A connection in the full feature phase.
+/// A connection in full feature phase, with its position in the sequence numbers.
 pub struct LoadClientConnection {
     pub socket: TcpStream,
     pub negotiated: Negotiated,
@@ -90,7 +90,6 @@ pub struct LoadClientConnection {
     pub exp_stat_sn: u32,
     /// The identifier of the session: ISID and TSIH.
     name: ([u8; 6], u16),
-    /// The CID of the connection.
     pub cid: u16,
 }
 

@@ -3,7 +3,7 @@
 /// A SCSI command, as a workload passes it to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientScsiCommand {
-    /// The CDB, padded with zeroes.
+    /// The CDB; a shorter one is padded with zeroes.
     pub cdb: [u8; 16],
     /// The number of bytes that the command writes.
     pub out: u32,

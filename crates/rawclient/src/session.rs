@@ -30,7 +30,6 @@ pub enum ClientSlotAction {
     Stop,
 }
 
-/// The response to a command.
 #[derive(Debug)]
 pub struct ClientResponse<'a> {
     /// The number that the workload gave to the command.
@@ -74,7 +73,7 @@ enum Reading {
     },
 }
 
-/// A logged-in session on one connection.
+/// A session with one connection that is logged in, and its slots for commands.
 pub struct ClientSession {
     connection: LoadClientConnection,
     lun: u8,
@@ -364,7 +363,6 @@ impl ClientSession {
         let operation = bhs[0] & 0x3f;
         self.connection.window.note(word(bhs, 32));
         match operation {
-            // This is a SCSI Response.
             0x21 => {
                 self.connection.exp_stat_sn = word(bhs, 24).wrapping_add(1);
                 ensure!(bhs[2] == 0, "response {:#04x}: not completed at target", bhs[2]);
@@ -377,7 +375,6 @@ impl ClientSession {
                 self.finish(bhs, workload, now)
             }
             0x25 => Ok(()),
-            // This is an R2T.
             0x31 => {
                 let slot = slot(bhs);
                 let (offset, length) = (word(bhs, 40) as usize, word(bhs, 44) as usize);

@@ -12,7 +12,6 @@ pub fn fill(block: &mut [u8], lba: u64, version: u64) {
     }
 }
 
-/// The result of a check of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockStampState {
     /// The block has only zeroes: it was never written.
