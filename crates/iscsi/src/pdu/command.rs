@@ -10,7 +10,7 @@ use crate::Serial;
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ScsiCommand {
-    /// The target delivers the command at once, outside the CmdSN order.
+    /// True if the target delivers the command at once, outside the CmdSN order.
     pub immediate: bool,
     /// True if no unsolicited Data-Out follows.
     pub is_final: bool,

@@ -1,4 +1,4 @@
-//! Logins of existing initiators. The texts are taken from their source code.
+//! Tests logins with the texts that existing initiators send, taken from their source code.
 
 use super::*;
 

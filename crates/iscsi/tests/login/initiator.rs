@@ -1,4 +1,4 @@
-//! The initiator's login with targets that obey or violate the rules.
+//! Tests the initiator's login with targets that obey or violate the rules.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The decoder with raw bytes: any split of the stream, digests, and invalid streams.
+//! Tests the decoder with raw bytes: any split of the stream, digests, and invalid streams.
 
 use std::io::IoSlice;
 

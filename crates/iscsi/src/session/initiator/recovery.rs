@@ -218,8 +218,8 @@ impl InitiatorSession {
         }
     }
 
-    /// Returns the tasks of a connection that the target has received and terminated to the
-    /// application.
+    /// Returns to the application the tasks of a connection that the target has received and
+    /// terminated.
     pub(super) fn give_back(&mut self, cid: Cid) {
         let known = self.commands.split_lost(cid);
         let tasks = known.into_iter().filter_map(|itt| self.commands.tasks.remove(itt));

@@ -202,8 +202,8 @@ impl InitiatorConnection {
         reason: RejectReason,
     ) -> Result<(), InitiatorSessionError> {
         match header[1] & 0x0f {
-            // End the connection: the status is lost, so the outcome of the command is unknown
-            // until then.
+            // End the connection: the status is lost, and only the end of the connection settles
+            // the outcome of the command.
             kind if kind == SnackKind::Status as u8 => Err(InitiatorSessionError::Rejected(reason)),
             kind if kind == SnackKind::DataOrR2t as u8 => {
                 let Some(task) = self.find_task(commands, itt)? else { return Ok(()) };
