@@ -5,8 +5,8 @@
 pub struct Lun(pub u64);
 
 impl Lun {
-    /// Returns a unit's number in its usual form: peripheral device addressing below 256, flat
-    /// space addressing below 16,384. `None` for 16,384 and above.
+    /// Returns the LUN of a unit number in its usual form: peripheral device addressing below 256,
+    /// flat space addressing below 16,384. `None` for 16,384 and above.
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
         match number {

@@ -43,7 +43,7 @@ impl CopyStatus {
         bytes
     }
 
-    /// Encodes COPY STATUS (LID4) data, or RECEIVE ROD TOKEN INFORMATION data if `tokens`.
+    /// Encodes COPY STATUS (LID4) data, or RECEIVE ROD TOKEN INFORMATION data if `tokens` is true.
     #[must_use]
     pub fn to_long_bytes(&self, tokens: bool) -> Vec<u8> {
         let sense = match self.state {
