@@ -1,9 +1,9 @@
-//! Reserves a unit whose target does not support claims. The reservation replaces the claim: it is persistent, write
-//! exclusive for registrants only (SPC-4, 5.13), whose key identifies the log and its opening.
+//! Reserves a unit whose target does not support claims. A persistent reservation (write exclusive, registrants only;
+//! SPC-4, 5.13) then replaces the claim. Its key identifies the log and its opening.
 //!
-//! It keeps other initiators from writing, and a later opening of a log preempts an earlier one. The
-//! reservation cannot distinguish two copies of a log that were opened equally often: the first of them gets
-//! the reservation.
+//! The reservation keeps other initiators from writing, and a later opening of a log preempts an earlier one. The
+//! reservation cannot distinguish two copies of a log that were opened equally often: the first of them gets the
+//! reservation.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Sessions of the initiator with real targets. All tests are in one binary, which is linked only once.
+//! Tests sessions of the initiator with real targets. All tests are in one binary, which is linked only once.
 
 mod support;
 mod node;
