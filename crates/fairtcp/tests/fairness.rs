@@ -1,7 +1,7 @@
-//! The claims of the Fair-TCP paper, in virtual time: the window of the session varies less than that of the same
+//! Tests the claims of the Fair-TCP paper in virtual time: the window of the session varies less than that of the same
 //! number of independent connections, its connections get equal parts, and its throughput is higher than with Reno
-//! ("Performance Evaluation of Multiple TCP connections in iSCSI", 2.1 and Table 2). Four connections, 2.7 % loss,
-//! 512 KiB of socket buffers, MTU 1500, as in the paper.
+//! ("Performance Evaluation of Multiple TCP connections in iSCSI", 2.1 and Table 2). Four connections, 2.7 % loss, 512
+//! KiB of socket buffers, MTU 1500, as in the paper.
 
 mod support;
 

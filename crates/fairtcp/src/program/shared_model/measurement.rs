@@ -69,8 +69,8 @@ impl Code<'_> {
         self.a.alu(Alu::Sub, R1, R2);
         self.a.atomic_add(BLOCK.word(at::ACTIVE), R1);
 
-        // Limit the number of members with data to send to the number of members. It may be wrong after concurrent
-        // changes, or if the kernel did not report the release of a member.
+        // Limit the number of members with data to send to the number of members. The count of members with data may be
+        // wrong after concurrent changes, or if the kernel did not report the release of a member.
         self.members(R2);
         self.a.load(R1, BLOCK.word(at::ACTIVE));
         self.at_most(R1, R2);
