@@ -3,6 +3,7 @@
 
 mod scene;
 mod data;
+mod bidirectional;
 mod answers;
 mod sessions;
 mod connections;
