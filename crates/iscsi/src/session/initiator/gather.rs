@@ -339,6 +339,27 @@ mod tests {
     }
 
     #[test]
+    fn after_a_reassignment_a_bidirectional_command_continues_with_any_number() {
+        let moved = || {
+            let mut gather = DataInGather::new(3);
+            gather.take_r2t(0).unwrap();
+            gather.take(data_in(1, 0, b"a"), true).unwrap();
+            assert_eq!(gather.change_connection(), 2);
+            gather.accept_any_number();
+            gather
+        };
+        let mut gather = moved();
+        gather.take_r2t(9).unwrap();
+        assert_eq!(gather.take(data_in(10, 1, b"b"), true).unwrap(), DataInArrival::New);
+        let mut gather = moved();
+        assert_eq!(gather.take(data_in(5, 1, b"b"), true).unwrap(), DataInArrival::New);
+        assert_eq!(gather.next_data_sn(), 6);
+        let mut gather = moved();
+        let lost = gather.take(data_in(3, 2, b"c"), true).unwrap();
+        assert_eq!(lost, DataInArrival::After { first: 2, count: 1 }, "its offset shows a loss");
+    }
+
+    #[test]
     fn single_byte_pieces_are_merged() {
         let mut gather = DataInGather::new(4000);
         for at in 0..4000 {
