@@ -51,7 +51,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Corrects the length and the checksum of a message (docs/protocols.md).
+/// Corrects the length and the checksum of a message (docs/formats/network.md).
 fn seal(bytes: &mut Vec<u8>) {
     if bytes.len() < 20 {
         return;

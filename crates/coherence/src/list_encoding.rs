@@ -1,4 +1,4 @@
-//! Encodes requests and answers as lists of bytes, as `docs/protocols.md` describes. All numbers are big-endian.
+//! Encodes requests and answers as lists of bytes, as `docs/formats/network.md` describes. All numbers are big-endian.
 //!
 //! A list consists of a magic number, a version, its length, the parameters of the volume, its entries and a CRC32C.
 //! An entry begins with its type.

@@ -1,6 +1,6 @@
 //! The naming service: records that say which node has which volume, their exchange between nodes, the
 //! resolution of names, and the authentication of the exchange. This crate has no sockets and no clock.
-//! `docs/protocols.md` has the bytes.
+//! `docs/formats/network.md` has the bytes.
 
 mod gln;
 mod node_record;

@@ -1,5 +1,5 @@
 //! The channel on which a volume moves: encrypted frames that only nodes with the secret of the naming service can
-//! make or read. `docs/protocols.md` describes their bytes.
+//! make or read. `docs/formats/network.md` describes their bytes.
 //!
 //! Each end sends a hello with 32 random bytes. The keys of both directions are derived from them (HKDF-SHA-256).
 //! Each frame is sealed with AES-256-GCM under its number: it cannot be changed, dropped, reordered or replayed.
