@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 /// still be on its way.
 ///
 /// - Received bytes count, since the answer to the ping may be behind them.
-///
 /// - Sent bytes that the target's host has acknowledged count up to the end of the ping, since the ping waits behind
-/// them. Bytes sent after the ping do not count: the host acknowledges them even if the target's process has stopped,
-/// as long as its socket buffer has room.
+///   them. Bytes sent after the ping do not count: the host acknowledges them even if the target's process has stopped,
+///   as long as its socket buffer has room.
 pub(crate) struct PingProgress {
     looked: Instant,
     /// The number of bytes that had got through at the last check.

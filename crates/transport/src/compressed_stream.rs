@@ -28,13 +28,11 @@ use crate::{
 /// A TCP or TLS stream that compresses the bytes after the end of the login.
 ///
 /// - A frame never waits for more output. It contains the output that is queued at the moment when
-/// the lower stream accepts more.
-///
+///   the lower stream accepts more.
 /// - Output stays in the caller's queue until the frame that contains it is written. The queue thus
-/// always holds all unsent bytes.
-///
-/// - A caller that waits for the socket to be readable must first call [`Compressed::has_input`]:
-/// bytes may already be in `input` or decoded.
+///   always holds all unsent bytes.
+/// - A caller that waits for the socket to be readable must first call `has_input`: bytes may
+///   already be in `input` or decoded.
 pub struct Compressed {
     lower: Lower,
     method: Compression,

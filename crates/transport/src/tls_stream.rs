@@ -24,12 +24,11 @@ use crate::{
 
 /// A TCP stream after its TLS handshake.
 ///
-/// - A caller that waits for the socket to be readable must first call [`Secured::has_input`]:
-/// bytes may already be in `input`, or decrypted in `session`.
-///
+/// - A caller that waits for the socket to be readable must first call `has_input`: bytes may
+///   already be in `input`, or decrypted in `session`.
 /// - Output is encrypted only after the kernel has accepted all earlier records. It is removed from
-/// the caller's queue only after the kernel has accepted its record, so the queue always holds all
-/// unsent bytes.
+///   the caller's queue only after the kernel has accepted its record, so the queue always holds
+///   all unsent bytes.
 #[derive(Debug)]
 pub struct Secured {
     tcp: Tcp,

@@ -72,8 +72,8 @@ pub struct TargetLogin {
     /// True if the text that is being sent, or was sent last, ends with our own proposals. The
     /// initiator must answer them before the next stage.
     proposed: bool,
-    /// The target portal group tag; `None` until `admit` of the [`Directory`](super::Directory) has
-    /// accepted the initiator.
+    /// The target portal group tag; `None` until `admit` of the [`Directory`] has accepted the
+    /// initiator.
     tpgt: Option<u16>,
     /// The address to which a refusal redirects the initiator.
     moved_to: Option<String>,
