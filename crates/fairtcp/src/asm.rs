@@ -259,6 +259,9 @@ impl Assembler {
     }
 
     /// Fills in the distances of all jumps and returns the program.
+    ///
+    /// # Errors
+    /// A jump that cannot be resolved.
     pub fn finish(mut self) -> Result<Vec<Instruction>, Unassembled> {
         for (at, label) in self.jumps {
             let place = self.labels[label.0].ok_or(Unassembled::NoPlace(at))?;

@@ -85,6 +85,12 @@ pub fn update(map: BorrowedFd<'_>, of: &Map<'_>, key: u32, value: &[u8]) -> io::
 }
 
 /// Removes a key of four bytes from a map. Does nothing if the map does not have the key.
+///
+/// # Errors
+/// The error of the kernel.
+///
+/// # Panics
+/// If the keys of the map do not have four bytes.
 pub fn remove(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<()> {
     assert_eq!(of.key_bytes, 4, "as the map was made");
     let mut attributes = UpdateElement {
@@ -102,6 +108,12 @@ pub fn remove(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<()> {
 
 /// Returns the value of a key in a map whose keys and values have four bytes. Returns `None` if the map does not have
 /// the key.
+///
+/// # Errors
+/// The error of the kernel.
+///
+/// # Panics
+/// If the keys or the values of the map do not have four bytes.
 pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option<u32>> {
     assert_eq!((of.key_bytes, of.value_bytes), (4, 4), "as the map was made");
     let mut value = 0u32;
@@ -121,6 +133,9 @@ pub fn look_up(map: BorrowedFd<'_>, of: &Map<'_>, key: u32) -> io::Result<Option
 }
 
 /// Loads a program for one member of a kernel structure of operations (struct_ops).
+///
+/// # Errors
+/// The error of the kernel, with the verifier's log if there is one.
 pub fn load_program(
     instructions: &[Instruction],
     program_name: &str,
@@ -165,6 +180,9 @@ pub fn load_program(
 }
 
 /// Registers the operations in a struct_ops map. They stay registered until the returned descriptor is closed.
+///
+/// # Errors
+/// The error of the kernel; `EEXIST` means that the name is in use.
 pub fn register(operations: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let mut attributes = CreateLink {
         map: operations.as_raw_fd() as u32,

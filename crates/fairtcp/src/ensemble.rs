@@ -70,6 +70,9 @@ pub struct Fair {
 
 impl Fair {
     /// Loads the BPF programs and registers them with the kernel, which takes tens of milliseconds.
+    ///
+    /// # Errors
+    /// The error says what the kernel or the process lacks; [`Error::remedy`] says how to get it.
     pub fn load(options: &EnsembleOptions) -> Result<Self, Error> {
         let algorithm = match options.growth {
             Growth::ByModel => EnsembleAlgorithm::Model,

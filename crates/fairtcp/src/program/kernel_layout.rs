@@ -73,6 +73,9 @@ pub struct Kernel {
 
 impl Kernel {
     /// Reads the layout of the structures from the kernel's BTF.
+    ///
+    /// # Errors
+    /// [`Error::OtherTcp`]: a field is missing or has another size than the programs expect.
     pub fn read(btf: &Btf) -> Result<Self, Error> {
         let function = |name: &str| btf.function(name).ok_or_else(|| other(name));
         let operations = structure(btf, "tcp_congestion_ops")?;

@@ -60,6 +60,9 @@ impl CongestionOperation {
 }
 
 /// Assembles the program of an operation for this kernel and these maps.
+///
+/// # Errors
+/// A jump is too far; this does not occur with the existing programs.
 pub fn assemble(
     algorithm: EnsembleAlgorithm,
     operation: CongestionOperation,
