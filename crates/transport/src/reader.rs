@@ -70,6 +70,9 @@ fn looked_again(
 }
 
 /// Reads the socket directly, even if the runtime has not reported input.
+///
+/// # Errors
+/// The errors of [`receive`].
 pub fn receive_now(stream: &mut ConnectionStream, decoder: &mut Decoder) -> io::Result<Received> {
     let received = match stream {
         ConnectionStream::Plain(tcp) => tcp.read_pdus(decoder, recv).map(received),

@@ -70,6 +70,9 @@ impl ConnectionStream {
 
     /// Returns how many of the bytes that [`ConnectionStream::written`] counts the peer's host has acknowledged. The
     /// peer's process may not have read them.
+    ///
+    /// # Errors
+    /// The errors of the socket.
     pub fn acknowledged(&self) -> io::Result<u64> {
         self.counted().acknowledged()
     }
@@ -85,11 +88,17 @@ impl ConnectionStream {
 
     /// Limits the bytes in the kernel's send queue that are not sent yet (TCP_NOTSENT_LOWAT). One write may exceed the
     /// limit. Bytes that were sent and are not acknowledged do not count; the size of the send buffer limits them.
+    ///
+    /// # Errors
+    /// The errors of the socket.
     pub fn limit_unsent(&self, bytes: u32) -> io::Result<()> {
         SockRef::from(self.tcp()).set_tcp_notsent_lowat(bytes)
     }
 
     /// Waits until there is input, or until the peer has ended its output.
+    ///
+    /// # Errors
+    /// The errors of the socket.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tls(stream) if stream.has_input() => Ok(()),
@@ -141,6 +150,9 @@ impl ConnectionStream {
 
     /// Makes both directions of the stream compressed from the end of the login on. `rest` holds bytes that arrived
     /// after the last login PDU. The next `login_bytes` bytes of output belong to the login and are not compressed.
+    ///
+    /// # Panics
+    /// If the stream is compressed already.
     #[must_use]
     pub fn compress(self, method: Compression, rest: BytesMut, login_bytes: usize) -> Self {
         let lower = match self {
