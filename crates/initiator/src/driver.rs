@@ -55,6 +55,7 @@ pub(crate) struct InitiatorDriver {
     closing: bool,
 }
 
+/// The reason why a session has ended.
 enum ConnectionEnd {
     /// The driver was asked to close the session, and has logged out.
     Closed,

@@ -59,6 +59,9 @@ impl RemoteSession {
 
     /// Returns a session that connects in the background, for as long as necessary. It accepts only the unit with this
     /// identity, and with the size in `geometry` or a larger one.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     #[must_use]
     pub fn open_lazy(settings: Settings, identity: String, geometry: &Geometry) -> Self {
         Self::start(settings, ExpectedUnit::new(identity, geometry), None)

@@ -67,6 +67,9 @@ impl RemoteVolume {
     /// Returns a volume that connects in the background to the unit with this identity. Use it to start while the
     /// target may be unreachable. If the session finds another unit or a smaller one, all calls fail with a
     /// [`volume::Error::Device`] that names both.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     #[must_use]
     pub fn open_lazy(settings: Settings, geometry: Geometry, identity: String) -> Self {
         let (piece_bytes, reserves) = (settings.piece_bytes, settings.reserve);
