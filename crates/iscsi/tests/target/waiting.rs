@@ -15,6 +15,7 @@ use crate::rig::{Rig, burst, data_out, frame, pattern, r2ts, response};
 
 const KEYS: &str = "InitialR2T=No\nImmediateData=Yes\nMaxOutstandingR2T=1\nFirstBurstLength=65536\n\
      MaxBurstLength=65536\n";
+/// The FirstBurstLength of the session, in bytes.
 const FIRST: usize = 65_536;
 /// The least memory in bytes that a waiting Data-Out uses.
 const KEPT: usize = size_of::<(DataOut, Bhs)>();

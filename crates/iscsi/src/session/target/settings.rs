@@ -91,6 +91,7 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Returns the initial width of the command window, in commands.
     pub(super) fn window_commands(&self) -> u32 {
         self.queue_commands.clamp(1, 1 << 16)
     }
