@@ -14,6 +14,7 @@ pub enum IdentifyingType {
 }
 
 impl IdentifyingType {
+    /// All types, in ascending order of their numbers.
     pub const ALL: [Self; 2] = [Self::Unit, Self::Text];
 
     /// Returns the maximum length of the information in bytes.

@@ -115,6 +115,7 @@ impl ReserveAction {
 }
 
 impl ReservationType {
+    /// All types, in ascending order of their numbers.
     pub const ALL: [Self; 6] = [
         Self::WriteExclusive,
         Self::ExclusiveAccess,
