@@ -35,25 +35,72 @@ const FORCE: u8 = 0x01;
 pub(crate) fn parse(action: ServiceAction, cdb: &[u8]) -> Result<Command, Refusal> {
     let long = |at| u64_at(cdb, at).unwrap_or_default();
     let object = ObjectAddress::new(long(PARTITION), long(OBJECT));
-    let partition = object.partition;
-    let requested = object.object;
     let (length, start) = (long(LENGTH), long(START));
-    let method = CopyMethod(cdb[14]);
     Ok(match action {
-        ServiceAction::ObjectStructureCheck => Command::ObjectStructureCheck { object },
-        ServiceAction::FormatOsd => Command::FormatOsd { capacity: length },
-        ServiceAction::Create => {
-            let count = u16_at(cdb, LENGTH).unwrap_or_default().max(1);
-            Command::Create { partition, requested, count }
-        }
-        ServiceAction::List => Command::List { partition, list: parse_list(cdb)? },
-        ServiceAction::Punch => Command::Punch { object, length, start },
         ServiceAction::Read => Command::Read { object, length, start },
         ServiceAction::Write => Command::Write { object, length, start },
         ServiceAction::Append => Command::Append { object, length },
-        ServiceAction::Flush => Command::Flush { object, scope: parse_scope(cdb)?, length, start },
         ServiceAction::Clear => Command::Clear { object, length, start },
+        ServiceAction::Punch => Command::Punch { object, length, start },
         ServiceAction::Remove => Command::Remove { object },
+        ServiceAction::GetAttributes => Command::GetAttributes { object },
+        ServiceAction::SetAttributes => Command::SetAttributes { object },
+        ServiceAction::ObjectStructureCheck => Command::ObjectStructureCheck { object },
+        ServiceAction::Flush => Command::Flush { object, scope: parse_scope(cdb)?, length, start },
+        ServiceAction::FlushCollection => {
+            Command::FlushCollection { collection: object, scope: parse_scope(cdb)? }
+        }
+        ServiceAction::FlushPartition => {
+            Command::FlushPartition { partition: object.partition, scope: parse_scope(cdb)? }
+        }
+        ServiceAction::FlushOsd => Command::FlushOsd { scope: parse_scope(cdb)? },
+        ServiceAction::ReadMap => {
+            let code = u16_at(cdb, CONTINUATION_LENGTH).unwrap_or_default();
+            let map_type = MapType::from_code(code).ok_or(Refusal::field(48))?;
+            Command::ReadMap { object, allocation_length: length, start, map_type }
+        }
+        ServiceAction::ReadMapsAndCompare => {
+            Command::ReadMapsAndCompare { object, allocation_length: length, start }
+        }
+        ServiceAction::List => {
+            Command::List { partition: object.partition, list: parse_list(cdb)? }
+        }
+        ServiceAction::ListCollection => {
+            Command::ListCollection { collection: object, list: parse_list(cdb)? }
+        }
+        ServiceAction::RemoveCollection => {
+            Command::RemoveCollection { collection: object, force: cdb[11] & FORCE != 0 }
+        }
+        ServiceAction::Query => parse_query(cdb, object)?,
+        ServiceAction::RemoveMemberObjects => Command::RemoveMemberObjects { collection: object },
+        ServiceAction::GetMemberAttributes => Command::GetMemberAttributes { collection: object },
+        ServiceAction::SetMemberAttributes => Command::SetMemberAttributes { collection: object },
+        ServiceAction::FormatOsd => Command::FormatOsd { capacity: length },
+        ServiceAction::SetKey => Command::SetKey(parse_set_key(cdb)?),
+        ServiceAction::SetMasterKey => Command::SetMasterKey {
+            step: cdb[11] & 0x03,
+            key_identifier: array_at(cdb, OBJECT + 1).unwrap_or_default(),
+            parameter_list_length: u32_at(cdb, LENGTH).unwrap_or_default(),
+            allocation_length: u32_at(cdb, LENGTH + 4).unwrap_or_default(),
+        },
+        ServiceAction::PerformScsiCommand => {
+            Command::PerformScsiCommand { cdb: array_at(cdb, PARTITION).unwrap_or_default() }
+        }
+        ServiceAction::PerformTaskManagementFunction => {
+            let (function, task_tag) = (cdb[PARTITION], object.object);
+            Command::PerformTaskManagementFunction { function, task_tag }
+        }
+        _ => return parse_creation(action, cdb),
+    })
+}
+
+/// Parses the fields of a command that creates, copies or removes partitions or objects.
+fn parse_creation(action: ServiceAction, cdb: &[u8]) -> Result<Command, Refusal> {
+    let long = |at| u64_at(cdb, at).unwrap_or_default();
+    let (partition, requested) = (long(PARTITION), long(OBJECT));
+    let (length, start) = (long(LENGTH), long(START));
+    let method = CopyMethod(cdb[14]);
+    Ok(match action {
         ServiceAction::CreatePartition => Command::CreatePartition { requested: partition },
         ServiceAction::RemovePartition => {
             let with_contents = match cdb[11] & 0x07 {
@@ -63,47 +110,18 @@ pub(crate) fn parse(action: ServiceAction, cdb: &[u8]) -> Result<Command, Refusa
             };
             Command::RemovePartition { partition, with_contents }
         }
-        ServiceAction::GetAttributes => Command::GetAttributes { object },
-        ServiceAction::SetAttributes => Command::SetAttributes { object },
+        ServiceAction::Create => {
+            let count = u16_at(cdb, LENGTH).unwrap_or_default().max(1);
+            Command::Create { partition, requested, count }
+        }
         ServiceAction::CreateAndWrite => {
             Command::CreateAndWrite { partition, requested, length, start }
         }
         ServiceAction::CopyUserObjects => Command::CopyUserObjects { partition, requested, method },
+        ServiceAction::CreateCollection => Command::CreateCollection { partition, requested },
         ServiceAction::CreateUserTrackingCollection => {
             Command::CreateUserTrackingCollection { partition, requested, source: start }
         }
-        ServiceAction::CreateCollection => Command::CreateCollection { partition, requested },
-        ServiceAction::RemoveCollection => {
-            Command::RemoveCollection { collection: object, force: cdb[11] & FORCE != 0 }
-        }
-        ServiceAction::ListCollection => {
-            Command::ListCollection { collection: object, list: parse_list(cdb)? }
-        }
-        ServiceAction::SetKey => Command::SetKey(parse_set_key(cdb)?),
-        ServiceAction::SetMasterKey => Command::SetMasterKey {
-            step: cdb[11] & 0x03,
-            key_identifier: array_at(cdb, OBJECT + 1).unwrap_or_default(),
-            parameter_list_length: u32_at(cdb, LENGTH).unwrap_or_default(),
-            allocation_length: u32_at(cdb, LENGTH + 4).unwrap_or_default(),
-        },
-        ServiceAction::FlushCollection => {
-            Command::FlushCollection { collection: object, scope: parse_scope(cdb)? }
-        }
-        ServiceAction::FlushPartition => {
-            Command::FlushPartition { partition, scope: parse_scope(cdb)? }
-        }
-        ServiceAction::FlushOsd => Command::FlushOsd { scope: parse_scope(cdb)? },
-        ServiceAction::Query => {
-            let immediate = cdb[11] & IMMED_TR != 0;
-            if immediate && (length != 0 || start == 0) {
-                return Err(Refusal::field(if length != 0 { 32 } else { 40 }));
-            }
-            let (allocation_length, matches) = (length, start);
-            Command::Query { collection: object, allocation_length, matches, immediate }
-        }
-        ServiceAction::RemoveMemberObjects => Command::RemoveMemberObjects { collection: object },
-        ServiceAction::GetMemberAttributes => Command::GetMemberAttributes { collection: object },
-        ServiceAction::SetMemberAttributes => Command::SetMemberAttributes { collection: object },
         ServiceAction::CreateClone => Command::CreateClone { source: partition, requested, method },
         ServiceAction::CreateSnapshot => {
             Command::CreateSnapshot { source: partition, requested, method }
@@ -115,21 +133,7 @@ pub(crate) fn parse(action: ServiceAction, cdb: &[u8]) -> Result<Command, Refusa
         ServiceAction::RestorePartitionFromSnapshot => {
             Command::RestorePartitionFromSnapshot { partition, snapshot: requested }
         }
-        ServiceAction::ReadMap => {
-            let code = u16_at(cdb, CONTINUATION_LENGTH).unwrap_or_default();
-            let map_type = MapType::from_code(code).ok_or(Refusal::field(48))?;
-            Command::ReadMap { object, allocation_length: length, start, map_type }
-        }
-        ServiceAction::ReadMapsAndCompare => {
-            Command::ReadMapsAndCompare { object, allocation_length: length, start }
-        }
-        ServiceAction::PerformScsiCommand => {
-            Command::PerformScsiCommand { cdb: array_at(cdb, PARTITION).unwrap_or_default() }
-        }
-        ServiceAction::PerformTaskManagementFunction => Command::PerformTaskManagementFunction {
-            function: cdb[PARTITION],
-            task_tag: long(OBJECT),
-        },
+        _ => return Err(Refusal::UnknownServiceAction),
     })
 }
 
@@ -285,6 +289,19 @@ const fn length_and_start(command: &Command) -> (u64, u64) {
     }
 }
 
+fn parse_query(cdb: &[u8], collection: ObjectAddress) -> Result<Command, Refusal> {
+    let allocation_length = u64_at(cdb, LENGTH).unwrap_or_default();
+    let matches = u64_at(cdb, START).unwrap_or_default();
+    let immediate = cdb[11] & IMMED_TR != 0;
+    if immediate && allocation_length != 0 {
+        return Err(Refusal::field(LENGTH as u16));
+    }
+    if immediate && matches == 0 {
+        return Err(Refusal::field(START as u16));
+    }
+    Ok(Command::Query { collection, allocation_length, matches, immediate })
+}
+
 fn parse_list(cdb: &[u8]) -> Result<ListRequest, Refusal> {
     if cdb[11] & 0x0f != ListOrder::Ascending as u8 {
         return Err(Refusal::field(11));
@@ -337,19 +354,15 @@ pub(crate) mod tests {
 
     /// Returns a command of every service action, with a different value in each field.
     pub(crate) fn one_of_each() -> Vec<Command> {
+        let mut commands = commands_on_objects();
+        commands.extend(others_of_each());
+        commands
+    }
+
+    fn commands_on_objects() -> Vec<Command> {
         let object = ObjectAddress::new(0x10000, 0x10001);
         let (partition, requested) = (0x10000, 0x10007);
         let (length, start, scope) = (11, 22, FlushScope::AttributesOnly);
-        let list = ListRequest {
-            allocation_length: 4096,
-            first: 0x10003,
-            identifier: 77,
-            with_attributes: true,
-            order: ListOrder::Ascending,
-        };
-        let method = CopyMethod(1);
-        let key_identifier = [1, 2, 3, 4, 5, 6, 7];
-        let set_key = |key| Command::SetKey(SetKeyRequest { key, key_identifier, seed: [9; 20] });
         vec![
             Command::ObjectStructureCheck { object },
             Command::FormatOsd { capacity: 1 << 30 },
@@ -370,6 +383,24 @@ pub(crate) mod tests {
             Command::Remove { object },
             Command::GetAttributes { object },
             Command::SetAttributes { object },
+        ]
+    }
+
+    fn others_of_each() -> Vec<Command> {
+        let object = ObjectAddress::new(0x10000, 0x10001);
+        let (partition, requested) = (0x10000, 0x10007);
+        let (length, start) = (11, 22);
+        let list = ListRequest {
+            allocation_length: 4096,
+            first: 0x10003,
+            identifier: 77,
+            with_attributes: true,
+            order: ListOrder::Ascending,
+        };
+        let method = CopyMethod(1);
+        let key_identifier = [1, 2, 3, 4, 5, 6, 7];
+        let set_key = |key| Command::SetKey(SetKeyRequest { key, key_identifier, seed: [9; 20] });
+        vec![
             Command::List { partition, list },
             Command::ListCollection { collection: object, list },
             Command::CreateCollection { partition, requested },
