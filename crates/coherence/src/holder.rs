@@ -55,9 +55,8 @@ enum HolderMembership {
     Joined {
         life: u64,
     },
-    /// The node has no grant for a range of which this gateway has dirty data: the operator has expelled this
-    /// gateway, or the node was restored from an older backup. Other gateways may hold the range, so the data may
-    /// neither be used nor destaged.
+    /// The node has no grant for a range of which this gateway has dirty data: the operator has expelled this gateway,
+    /// or the node was restored. Other gateways may hold the range, so the data may neither be used nor destaged.
     Lost {
         range: CoherenceRange,
     },
@@ -145,8 +144,7 @@ impl Holder {
             HolderMembership::Joined { life } => {
                 self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
             }
-            // Stop holding a clean range without a message to the node: the next Join does not name the range, and
-            // thereby releases it.
+            // A clean range needs no message: the next Join does not name it, and thereby releases it.
             HolderMembership::Leaving
             | HolderMembership::Joining
             | HolderMembership::Lost { .. } => {
@@ -279,8 +277,7 @@ impl Holder {
             if matches!(part.wanted, Some((CoherenceToken::SharedRead, _))) {
                 asked.push(range);
             }
-            // The gateway wanted to keep this clean range for reading. Its cached data may be outdated now: drop that
-            // as well, and release the range completely.
+            // The cached data of this clean range may be outdated now: drop it, and release the range.
             if let (CoherenceReleaseStep::Releasing { keeps: true }, Some((_, grant))) =
                 (part.stop, part.held)
             {
@@ -312,8 +309,7 @@ impl Holder {
     }
 
     fn stop_reading(&mut self, now: Millis) {
-        // The node may have granted a range to others after it granted the range to this gateway. Ignore such a grant
-        // if it arrives now.
+        // Ignore a grant that arrives late: the node may have granted the range to others since.
         self.renumber_reads();
         let is_read =
             |part: &HolderRangeState| matches!(part.held, Some((CoherenceToken::SharedRead, _)));
@@ -378,8 +374,7 @@ impl Holder {
                 None => self.refuse(life, *range, *grant, now),
             }
         }
-        // An exclusive range that the Join has named and the answer does not mention is lost, too: the node has not
-        // granted it.
+        // An exclusive range that the Join has named and the answer does not mention is lost, too.
         let granted: BTreeSet<CoherenceRange> = grants.iter().map(|(range, _)| *range).collect();
         let named_lost: BTreeSet<CoherenceRange> = lost.iter().copied().collect();
         let is_lost = |range: &CoherenceRange, part: &HolderRangeState| {
@@ -410,8 +405,7 @@ impl Holder {
         if part.wanted.is_none_or(|(_, wanted)| wanted != number) || grant <= part.refused {
             return;
         }
-        // Ignore a grant of a range that is being cleaned: its cached data may be outdated. The token is requested
-        // again later.
+        // Ignore a grant of a range that is being cleaned: its cached data may be outdated.
         if matches!(
             part.stop,
             CoherenceReleaseStep::Ending { .. } | CoherenceReleaseStep::Cleaning { .. }

@@ -1,5 +1,4 @@
-//! Collects the data of one write: immediate data, unsolicited data and solicited bursts, in pieces
-//! of any size (RFC 7143, 4.2.4.2, 11.7, 11.8).
+//! Collects the data of one write, in pieces of any size (RFC 7143, 4.2.4.2, 11.7, 11.8).
 
 use bytes::{Bytes, BytesMut};
 use scsi::Sense;

@@ -46,9 +46,8 @@ impl Session {
         let itt = pdu.itt;
         if itt == Itt::NONE || self.tasks.by_tag.contains_key(&itt) || !(pdu.write || pdu.is_final)
         {
-            // Reject a tag that is in use as an invalid field: the reason "task in progress" is for
-            // TASK REASSIGN only (RFC 7143, 11.17.1, note 2). One of the W and F bits must be set
-            // (11.3.1).
+            // Reject a tag that is in use as an invalid field: "task in progress" is for TASK
+            // REASSIGN only (RFC 7143, 11.17.1, note 2). W or F must be set (11.3.1).
             self.reject(at, RejectReason::InvalidPduField, bhs);
             return;
         }
@@ -56,8 +55,7 @@ impl Session {
             self.reject(at, RejectReason::ImmediateCommandReject, bhs);
             return;
         }
-        // Forget the response to an earlier command with the same tag: an initiator uses a tag
-        // again only after it has received that response.
+        // An initiator uses a tag again only after it has received the earlier response.
         self.lost.iter_mut().for_each(|lost| _ = lost.responses.remove(&itt));
         self.connections[at].counters.commands += 1;
         let length = pdu.expected_data_transfer_length;
