@@ -1,19 +1,21 @@
 //! Makes the page of messages from the source: each message that the program can print, with its
 //! remedy.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
 
 use crate::check::text;
-use crate::message_scan::{MessageKind, Messages, scan};
+use crate::message_scan::{MessageKind, Messages, SharedRemedies, scan, shared_remedies};
 
 /// The path of the page in the workspace.
 pub const PAGE: &str = "docs/reference/messages.md";
 
 /// The parts of the program that print messages: folder of the source, heading, introduction.
-const PARTS: [(&str, &str, &str); 7] = [
+pub const PARTS: [(&str, &str, &str); 7] = [
     ("config", "Settings", "`forebay check` and `forebay serve` find these in the settings file."),
     (
         "stack",
@@ -27,53 +29,116 @@ const PARTS: [(&str, &str, &str); 7] = [
     ("target", "Events of the target", "Printed by `forebay serve`."),
 ];
 
+/// Remedies and meanings of messages that the program prints without them.
+pub const TABLE: &str = "crates/xtask/messages.toml";
+
+/// The file [`TABLE`].
+#[derive(Deserialize)]
+pub struct MessageHelpTable {
+    pub message: Vec<MessageHelp>,
+}
+
+/// A row of [`TABLE`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessageHelp {
+    /// The text of the message, with `…` for each value.
+    pub text: String,
+    /// The meaning, if the text alone does not say it.
+    pub meaning: Option<String>,
+    /// The remedy, if the source has none.
+    pub remedy: Option<String>,
+}
+
 const OPENING: &str = "\
 # Messages
 <!-- Messages: written by `cargo xtask reference` -->
 
 This page lists the errors and warnings of `forebay` with their remedies. In a message, `…` stands for a
-value. Events begin with their time and level; failures of a command are printed to stderr, and the command
+value. Paths such as docs/guide/recover.md are in the source of Forebay. Events begin with their time and level; failures of a command are printed to stderr, and the command
 ends with exit code 1, or 2 if the settings or the command line are wrong.
 ";
 
 /// Returns the text of the page for the source below `root`.
 pub fn page(root: &Path) -> Result<String> {
+    let help = help(root)?;
     let mut page = OPENING.to_owned();
-    for (krate, heading, introduction) in PARTS {
-        let messages = messages(&root.join("crates").join(krate).join("src"))?;
+    for ((_, heading, introduction), messages) in PARTS.into_iter().zip(parts(root)?) {
         page += &format!("\n## {heading}\n\n{introduction}\n");
         for (kind, title) in [
             (MessageKind::Failure, "Failures"),
             (MessageKind::Error, "Events of level error"),
             (MessageKind::Warning, "Events of level warn"),
         ] {
-            page += &table(title, kind, &messages);
+            page += &table(title, kind, &messages, &help);
         }
     }
     Ok(page)
 }
 
+/// Returns the rows of [`TABLE`].
+pub fn help(root: &Path) -> Result<Vec<MessageHelp>> {
+    let text = fs::read_to_string(root.join(TABLE)).context(TABLE)?;
+    let table: MessageHelpTable = toml::from_str(&text).context(TABLE)?;
+    let mut texts = BTreeSet::new();
+    for row in &table.message {
+        ensure!(texts.insert(&row.text), "{TABLE}: `{}` has two rows", row.text);
+    }
+    Ok(table.message)
+}
+
+/// Returns the messages of each of [`PARTS`], with the remedies that the source gives them.
+pub fn parts(root: &Path) -> Result<Vec<Messages>> {
+    let folders = PARTS.map(|(krate, ..)| root.join("crates").join(krate).join("src"));
+    let mut shared = SharedRemedies::new();
+    for folder in &folders {
+        for file in sources(folder)? {
+            shared.extend(shared_remedies(&fs::read_to_string(&file)?)?);
+        }
+    }
+    folders.iter().map(|folder| messages(folder, &shared)).collect()
+}
+
+/// Returns the remedies of a message: those of the source, and that of [`TABLE`].
+pub fn remedies<'a>(
+    text: &str,
+    found: &'a BTreeSet<String>,
+    help: &'a [MessageHelp],
+) -> Vec<&'a str> {
+    let row = help.iter().find(|row| row.text == text);
+    let own = row.and_then(|row| row.remedy.as_deref());
+    found.iter().map(String::as_str).chain(own).collect()
+}
+
 /// Returns the messages of the source files below a folder.
-fn messages(folder: &Path) -> Result<Messages> {
+fn messages(folder: &Path, shared: &SharedRemedies) -> Result<Messages> {
     let mut messages = Messages::new();
-    for file in text::files(folder)? {
-        if file.extension().is_some_and(|ending| ending == "rs") {
-            let source = fs::read_to_string(&file)?;
-            let found = scan(&source).with_context(|| file.display().to_string())?;
-            for (message, remedies) in found {
-                messages.entry(message).or_default().extend(remedies);
-            }
+    for file in sources(folder)? {
+        let source = fs::read_to_string(&file)?;
+        let found = scan(&source, shared).with_context(|| file.display().to_string())?;
+        for (message, remedies) in found {
+            messages.entry(message).or_default().extend(remedies);
         }
     }
     Ok(messages)
 }
 
-/// Returns the table of the messages of one kind, with a row for each text; an empty string if there are none.
-fn table(title: &str, kind: MessageKind, messages: &Messages) -> String {
+fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = text::files(folder)?;
+    files.retain(|file| file.extension().is_some_and(|ending| ending == "rs"));
+    Ok(files)
+}
+
+/// Returns the table of the messages of one kind, with a row for each text; nothing if there is none.
+fn table(title: &str, kind: MessageKind, messages: &Messages, help: &[MessageHelp]) -> String {
     let mut rows = String::new();
-    for ((_, text), remedies) in messages.iter().filter(|((of, _), _)| *of == kind) {
-        let remedies: Vec<String> = remedies.iter().map(|remedy| in_table(remedy)).collect();
-        rows += &format!("| {} | {} |\n", in_table(text), remedies.join("<br>or: "));
+    for ((_, text), found) in messages.iter().filter(|((of, _), _)| *of == kind) {
+        let row = help.iter().find(|row| row.text == *text);
+        let meaning = row.and_then(|row| row.meaning.as_deref());
+        let meaning = meaning.map(|it| format!("<br>({})", in_table(it))).unwrap_or_default();
+        let remedies = remedies(text, found, help).into_iter().map(in_table);
+        let remedies = remedies.collect::<Vec<_>>().join("<br>or: ");
+        rows += &format!("| {}{meaning} | {remedies} |\n", in_table(text));
     }
     if rows.is_empty() {
         return rows;
@@ -106,7 +171,13 @@ mod tests {
         let mut messages = Messages::new();
         let remedies = ["make <room>", "wait"].map(str::to_owned);
         messages.insert((MessageKind::Failure, "no | room".to_owned()), remedies.into());
-        let table = table("Failures", MessageKind::Failure, &messages);
-        assert!(table.ends_with("| no \\| room | make &lt;room><br>or: wait |\n"), "{table}");
+        let plain = table("Failures", MessageKind::Failure, &messages, &[]);
+        assert!(plain.ends_with("| no \\| room | make &lt;room><br>or: wait |\n"), "{plain}");
+        let text = "no | room".to_owned();
+        let (meaning, remedy) = (Some("it is full".to_owned()), Some("ask".to_owned()));
+        let help = [MessageHelp { text, meaning, remedy }];
+        let helped = table("Failures", MessageKind::Failure, &messages, &help);
+        let row = "| no \\| room<br>(it is full) | make &lt;room><br>or: wait<br>or: ask |\n";
+        assert!(helped.ends_with(row), "{helped}");
     }
 }

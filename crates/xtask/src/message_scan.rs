@@ -1,8 +1,9 @@
 //! Finds the messages of the program in its source: failures of commands and events of the log, each with its remedy.
 //!
 //! A failure is made by `Failure::new(message)` or `Failure::settings(message)`, usually followed by
-//! `.remedy(remedy)`; an event by `error!` or `warn!`, with a field `remedy`. Texts are followed through local
-//! variables, closures, functions and constants of the same file, and through the branches of `if` and `match`.
+//! `.remedy(remedy)`; an event by `error!` or `warn!`, with a field `remedy`, or with a field `failure`, which prints the
+//! remedy of that failure. Texts are followed through local variables, closures, functions and constants of the same
+//! file, through functions and constants of other files whose names end in `_remedy`, and through the branches of `if` and `match`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -32,18 +33,45 @@ pub enum MessageKind {
 /// The messages of a source file: kind and text, with the possible remedies. A set is empty if the source names none.
 pub type Messages = BTreeMap<(MessageKind, String), BTreeSet<String>>;
 
+/// The remedy of an event with a field `failure`.
+pub const IN_FAILURE: &str = "do what the event says after `remedy:`";
+
+/// The texts of functions and constants whose names end in `_remedy`, by their names.
+pub type SharedRemedies = BTreeMap<String, Vec<String>>;
+
 /// Returns the messages in a source file.
-pub fn scan(source: &str) -> Result<Messages> {
+pub fn scan(source: &str, shared: &SharedRemedies) -> Result<Messages> {
     let file = syn::parse_file(source)?;
     let mut names = Names::default();
     names.visit_file(&file);
-    let mut scan = Scan { names: &names, messages: Messages::new() };
+    let mut scan = Scan { names: &names, shared, messages: Messages::new() };
     scan.visit_file(&file);
     Ok(scan.messages)
 }
 
-/// The values of a file's names: of variables and constants, and the results of closures and
-/// functions.
+/// Returns the functions and constants of a source file whose names end in `_remedy`, with their texts.
+pub fn shared_remedies(source: &str) -> Result<SharedRemedies> {
+    let file = syn::parse_file(source)?;
+    let mut names = Names::default();
+    names.visit_file(&file);
+    let none = SharedRemedies::new();
+    let scan = Scan { names: &names, shared: &none, messages: Messages::new() };
+    let named = file.items.iter().filter_map(|item| match item {
+        syn::Item::Const(constant) => Some(constant.ident.to_string()),
+        syn::Item::Fn(function) => Some(function.sig.ident.to_string()),
+        _ => None,
+    });
+    let remedies = named.filter(|name| name.to_lowercase().ends_with("_remedy"));
+    Ok(remedies
+        .map(|name| {
+            let values = scan.values_of(&name).iter();
+            let texts = values.flat_map(|value| scan.texts(value, DEPTH)).collect();
+            (name, texts)
+        })
+        .collect())
+}
+
+/// What the names of a file stand for: variables, constants, and results of closures and functions.
 #[derive(Default)]
 struct Names<'a> {
     values: HashMap<String, Vec<&'a Expr>>,
@@ -93,6 +121,7 @@ impl<'a> Visit<'a> for Names<'a> {
 
 struct Scan<'n, 'a> {
     names: &'n Names<'a>,
+    shared: &'n SharedRemedies,
     messages: Messages,
 }
 
@@ -131,7 +160,10 @@ impl<'a> Visit<'a> for Scan<'_, 'a> {
         };
         let arguments = arguments(call.tokens.clone());
         let remedies = arguments.iter().find_map(|argument| field(argument, "remedy"));
-        let remedies = remedies.map_or(vec![], |remedy| self.texts(&remedy, DEPTH));
+        let mut remedies = remedies.map_or(vec![], |remedy| self.texts(&remedy, DEPTH));
+        if arguments.iter().any(|argument| field(argument, "failure").is_some()) {
+            remedies.push(IN_FAILURE.to_owned());
+        }
         let message = arguments.iter().rev().find_map(|argument| {
             let text: syn::LitStr = syn::parse2(argument.clone()).ok()?;
             Some(text.value())
@@ -192,13 +224,19 @@ impl<'a> Scan<'_, 'a> {
                 if texts.is_empty() { self.texts(&call.receiver, depth) } else { texts }
             }
             Expr::Call(call) => {
-                let texts = self.named(&call.func, |value| self.texts(value, depth));
+                let mut texts = self.named(&call.func, |value| self.texts(value, depth));
+                if texts.is_empty() {
+                    texts = self.shared_texts(&call.func);
+                }
                 if texts.is_empty() && call.args.len() == 1 {
                     return self.texts(&call.args[0], depth);
                 }
                 texts
             }
-            Expr::Path(_) => self.named(value, |value| self.texts(value, depth)),
+            Expr::Path(_) => {
+                let texts = self.named(value, |value| self.texts(value, depth));
+                if texts.is_empty() { self.shared_texts(value) } else { texts }
+            }
             other => {
                 branches(other).into_iter().flat_map(|value| self.texts(value, depth)).collect()
             }
@@ -210,6 +248,13 @@ impl<'a> Scan<'_, 'a> {
         let Expr::Path(path) = name else { return vec![] };
         let Some(last) = path.path.segments.last() else { return vec![] };
         self.values_of(&last.ident.to_string()).iter().flat_map(|value| read(value)).collect()
+    }
+
+    /// Returns the texts of a function or constant of another file.
+    fn shared_texts(&self, name: &Expr) -> Vec<String> {
+        let Expr::Path(path) = name else { return vec![] };
+        let last = path.path.segments.last().map(|last| last.ident.to_string());
+        last.and_then(|last| self.shared.get(&last)).cloned().unwrap_or_default()
     }
 
     fn values_of(&self, name: &str) -> &[&'a Expr] {
@@ -309,7 +354,9 @@ mod tests {
 
     /// Compares the messages of a function body, each as its text and its remedies joined by " | ".
     fn check(body: &str, expected: &[(&str, &str)]) {
-        let found = scan(&format!("const HELP: &str = \"help\";\nfn f() {{ {body} }}\n")).unwrap();
+        let source = format!("const HELP: &str = \"help\";\nfn f() {{ {body} }}\n");
+        let shared = [("io_remedy".to_owned(), vec!["make room".to_owned()])].into();
+        let found = scan(&source, &shared).unwrap();
         let found: Vec<(String, String)> = found
             .into_iter()
             .map(|((_, text), remedies)| (text, Vec::from_iter(remedies).join(" | ")))
@@ -358,8 +405,25 @@ mod tests {
     }
 
     #[test]
+    fn an_event_that_prints_a_failure_has_the_remedy_of_that_failure() {
+        check("warn!(%failure, \"not saved\");", &[("not saved", IN_FAILURE)]);
+    }
+
+    #[test]
+    fn a_remedy_is_followed_into_a_function_of_another_file() {
+        check("Failure::new(\"a\").remedy(stack::io_remedy(&error, path))", &[("a", "make room")]);
+        check("warn!(remedy = io_remedy, \"b\");", &[("b", "make room")]);
+        let source = "pub fn io_remedy(a: u8) -> String { match a { 0 => \"b\".into(), _ => \"c\".into() } }";
+        assert_eq!(shared_remedies(source).unwrap()["io_remedy"], ["b", "c"]);
+    }
+
+    #[test]
     fn tests_are_no_part_of_the_program() {
-        let found = scan("#[cfg(test)] mod tests { fn f() { Failure::new(\"a\"); } }").unwrap();
+        let found = scan(
+            "#[cfg(test)] mod tests { fn f() { Failure::new(\"a\"); } }",
+            &SharedRemedies::new(),
+        )
+        .unwrap();
         assert!(found.is_empty());
     }
 }
