@@ -69,7 +69,12 @@ impl CacheCore {
             }
             // Keep the former size for now: the next call tries again.
             Err(error) => {
-                tracing::warn!(%error, "cannot record the new size of the volume in the log");
+                tracing::warn!(
+                    %error,
+                    remedy = "nothing has to be done unless it lasts: then check the disk of the log; \
+                     until it works, the cache uses the former size",
+                    "cannot record the new size of the volume in the log"
+                );
             }
         }
     }
@@ -80,11 +85,11 @@ impl CacheCore {
         let Some(member) = member else { return };
         if self.lower.extents.outgrow(place) {
             tracing::warn!(
-                volume = %member.name,
-                blocks = self.lower.extents.blocks(place),
+                volume = %member.name, blocks = self.lower.extents.blocks(place),
                 found = member.lower.geometry().blocks,
-                "a volume of a common cache is larger than its region of 64 PiB: the cache uses \
-                 its former size"
+                remedy = "give the volume a cache of its own, in place of the `common_cache`",
+                "a volume of a common cache is larger than its region of 64 PiB: the cache uses its \
+                 former size"
             );
         }
     }

@@ -50,6 +50,8 @@ async fn write_frames(shared: Arc<CacheCore>) {
                 } else {
                     tracing::warn!(
                         %error,
+                        remedy = "nothing has to be done unless it lasts: then check the disk of the \
+                         log (`dmesg -T`)",
                         "cannot write the index of the log: recovery reads those segments in full"
                     );
                 }

@@ -70,8 +70,8 @@ impl CacheCore {
         };
         if is_sent {
             tracing::warn!(
-                "the far volume has everything that the lost log held: restart this process to \
-                 make a new log"
+                remedy = "restart this process: it makes a new log",
+                "the far volume has everything that the lost log held"
             );
         }
     }
@@ -97,6 +97,8 @@ impl CacheCore {
             bytes,
             ranges = ranges.len(),
             unnamed_ranges = ranges.len().saturating_sub(MOST_NAMED),
+            remedy = "restore the blocks that the events name from a backup; then restart this \
+             process; see docs/guide/recover.md#log-lost-while-in-use",
             "the far volume has everything that could be read from the lost log"
         );
         self.clean_sent(cut, unreadable).await;
@@ -159,6 +161,8 @@ impl CacheCore {
             bytes,
             blocks = listed.collect::<Vec<_>>().join(", "),
             unnamed_ranges = ranges.len().saturating_sub(MOST_LISTED),
+            remedy = "write these blocks again from a host, or restore them from a backup; destage \
+             then continues",
             "acknowledged writes of these blocks cannot be read from the log disk: the far volume \
              lacks them until they are written again"
         );

@@ -199,8 +199,10 @@ impl CacheCore {
         if let Err(error) = written {
             tracing::error!(
                 %error,
-                "cannot record the new size of the log: no write is accepted until the former \
-                 size is recorded again"
+                remedy = "nothing has to be done unless it lasts: then check the disk of the log \
+                 (`dmesg -T`)",
+                "cannot record the new size of the log: no write is accepted until the former size is \
+                 recorded again"
             );
             while let Err(error) = self.write_superblock(|_| ()).await {
                 tracing::debug!(%error, "cannot record the size of the log; trying again");

@@ -73,6 +73,8 @@ async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) {
         tracing::error!(
             slot,
             block = place.block,
+            remedy = "write this block again from a host, or restore it from a backup; then check the \
+             disk of the log, and keep a `log_mirror`",
             "dirty data cannot be read from the log any more"
         );
     }

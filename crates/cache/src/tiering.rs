@@ -123,7 +123,12 @@ impl CacheCore {
     pub fn end_tier(&self, error: Error) {
         let ended = self.state.lock().tier.fail(&error);
         if ended.is_some() {
-            tracing::error!(%error, "the read tier is switched off until the next start");
+            tracing::error!(
+                %error,
+                remedy = "check the disk of `read_tier`, and restart this process; reads and writes \
+                 continue without it",
+                "the read tier is switched off until the next start"
+            );
         }
     }
 }

@@ -180,8 +180,10 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
             Ok(Holding::Held) => {
                 tracing::warn!(
                     generation = claim.generation,
-                    "the partner does not answer; the node has granted that this gateway \
-                     continues alone"
+                    remedy = "start the partner, or repair the link to it: its leg of the log is then \
+                     filled automatically",
+                    "the partner does not answer; the node has granted that this gateway continues \
+                     alone"
                 );
                 // A late answer may concern an earlier epoch: never lower the number.
                 pair.witnessed.fetch_max(alone.epoch, Ordering::Release);
@@ -203,8 +205,9 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
             }
             Err(error) => tracing::warn!(
                 %error,
-                "the node does not answer the request to continue alone: the request is repeated \
-                 until it does"
+                remedy = "start the node, or repair the link to it; writes wait until it answers",
+                "the node does not answer the request to continue alone: the request is repeated until \
+                 it does"
             ),
         }
         drop(shared);

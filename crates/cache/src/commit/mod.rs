@@ -180,6 +180,8 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
                 tracing::warn!(
                     why,
                     segment,
+                    remedy = "nothing has to be done unless it lasts: `forebay status` shows the log, \
+                     and of a pair both gateways",
                     "no write is acknowledged until the log accepts writes again"
                 );
             }
@@ -187,8 +189,9 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
         } else {
             if is_first {
                 tracing::error!(
-                    %error,
-                    segment,
+                    %error, segment,
+                    remedy = "nothing has to be done unless it lasts: then check the disk of the log; \
+                     `forebay status` shows `log_error` until it works",
                     "the log disk fails: the write is repeated until it succeeds"
                 );
             }

@@ -212,6 +212,8 @@ impl CacheCore {
             Ok(()) if failed => tracing::info!("the superblock of the log can be written again"),
             Err(error) if !failed => tracing::warn!(
                 %error,
+                remedy = "nothing has to be done unless it lasts: then check the disk of the log \
+                 (`dmesg -T`)",
                 "cannot write the superblock of the log: the write is repeated until it succeeds"
             ),
             _ => {}

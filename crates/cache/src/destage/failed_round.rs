@@ -108,7 +108,12 @@ pub(crate) fn tell(
             );
         }
         RoundFailureEvent::Failed => {
-            tracing::warn!(%error, "destage has failed: the round is repeated until it succeeds");
+            tracing::warn!(
+                %error,
+                remedy = "nothing has to be done unless it lasts: `forebay status` shows the reason; \
+                 remove it at the node or the link",
+                "destage has failed: the round is repeated until it succeeds"
+            );
         }
         RoundFailureEvent::StillFails => tracing::debug!(%error, "destage still fails"),
     }

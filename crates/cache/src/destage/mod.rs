@@ -60,7 +60,12 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
                 shared.tell_when_sent();
             }
             Err(RoundFailure { error: Error::Fenced(reason), .. }) => {
-                tracing::warn!(%reason, "destage has ended: this gateway is fenced");
+                tracing::warn!(
+                    %reason,
+                    remedy = "keep the log; `forebay claim show` at the node names the owner of the \
+                     volume; see docs/reference/claims.md#refused-logs",
+                    "destage has ended: this gateway is fenced"
+                );
                 refresh_superblock(&shared).await;
                 give_up_round(&shared);
                 shared.wait_until(|state| state.destage.is_stopping.then_some(())).await;
@@ -321,7 +326,13 @@ async fn complete(
     }
     if pieces > 1 {
         shared.counters.order.split_rounds.add(1);
-        tracing::warn!(pieces, most, "a round was too large for one epoch of the lower volume");
+        tracing::warn!(
+            pieces,
+            most,
+            remedy = "nothing has to be done, unless the far volume must always hold a consistent \
+             prefix: then make the log at the node larger, with `forebay gateway log-resize` there",
+            "a round was too large for one epoch of the lower volume"
+        );
     }
     let tail_block = shared.state.lock().log.ring.start(cut + 1);
     shared

@@ -225,6 +225,8 @@ impl FoundBuffer {
             tracing::warn!(
                 reason = loss.reason,
                 is_given_up,
+                remedy =
+                    "start the partner: it has them, and fills this leg; see docs/guide/pair.md",
                 "this leg of the log lacks writes that only the NVRAM in front of it had"
             );
             Mirror::note_loss(&disk, !is_given_up).await
@@ -458,7 +460,12 @@ async fn write_pending(shared: Arc<LogBufferCore>) {
         if let Err(error) = written {
             let mut state = shared.state.lock();
             if state.failure.is_none() {
-                tracing::error!(%error, "the log disk behind the NVRAM fails: writes wait for it");
+                tracing::error!(
+                    %error,
+                    remedy = "nothing has to be done unless it lasts: then check the disk of the log \
+                     (`dmesg -T`)",
+                    "the log disk behind the NVRAM fails: writes wait for it"
+                );
             }
             (state.failure, state.is_writing) = (Some(error), false);
             state.failures += 1;

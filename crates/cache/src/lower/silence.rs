@@ -74,6 +74,8 @@ impl SilenceWatch {
         if self.fenced.set(error.clone()).is_ok() {
             tracing::error!(
                 %error,
+                remedy = "keep the log; `forebay claim show` at the node names the owner of the \
+                 volume; see docs/reference/claims.md#refused-logs",
                 "the cache is fenced and refuses all calls; dirty data stays in its log"
             );
         }

@@ -87,8 +87,10 @@ impl MappedFile {
             // folder.
             tracing::warn!(
                 path = %path.display(), %error,
-                "the NVRAM file or its folder cannot be synced: if the file was made a moment ago, a power \
-                 cut may take its name or its size"
+                remedy = "run sync(1) as root, or give the user of this process read access to the \
+                 folder",
+                "the NVRAM file or its folder cannot be synced: if the file was made a moment ago, a \
+                 power cut may take its name or its size"
             );
         }
         let map = Mapping::new(&named.file)?;
@@ -155,6 +157,8 @@ impl MappedFile {
         if self.map.has_failed() && self.error.set(unusable()).is_ok() {
             tracing::error!(
                 error = %unusable(),
+                remedy = "give the NVRAM file a disk that works, or name another with `nvram`, and \
+                 restart this process",
                 "the NVRAM fails: from now on writes wait for the log disk"
             );
         }
@@ -305,7 +309,12 @@ impl StableMemory for MappedFile {
             && self.error.get().is_none()
             && let Err(error) = self.map.flush_range(offset, from.len())
         {
-            tracing::error!(%error, "the NVRAM fails: from now on writes wait for the log disk");
+            tracing::error!(
+                %error,
+                remedy = "give the NVRAM file a disk that works, or name another with `nvram`, and \
+                 restart this process",
+                "the NVRAM fails: from now on writes wait for the log disk"
+            );
             let _ = self.error.set(error);
         }
     }

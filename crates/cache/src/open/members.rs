@@ -50,8 +50,10 @@ pub(super) fn match_up(
             false if is_back => {}
             false if is_needed => tracing::warn!(
                 volume = %record.name,
-                "its region is used for another volume: the log no longer records that this one \
-                 was removed with dirty data"
+                remedy = "do not serve this volume with the common cache again before you have checked \
+                 its content: it lacks the discarded writes",
+                "its region is used for another volume: the log no longer records that this one was \
+                 removed with dirty data"
             ),
             false => kept.push(record),
         }

@@ -191,7 +191,12 @@ fn refuse_or_accept_loss(
         if !settings.accept_loss {
             return Err(CacheOpenError::Missing(loss));
         }
-        tracing::warn!(?loss, "opening the log although acknowledged data is missing");
+        tracing::warn!(
+            ?loss,
+            remedy = "remove `accept_loss` from the settings now, and check the file systems of the \
+             volume",
+            "opening the log although acknowledged data is missing"
+        );
     }
     let newest = nvram.held.iter().map(|held| held.serial).fold(found.scan.serial, u64::max);
     if !settings.accept_loss {

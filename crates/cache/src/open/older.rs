@@ -48,15 +48,14 @@ pub(crate) fn report_void_nvram(
     let confirmed_at =
         settings.confirmed_in.as_ref().and_then(|ConfirmedIn(store)| store.noted_at());
     tracing::warn!(
-        log = %superblock.instance,
-        write = found.complete,
-        segment = found.ring.next() - 1,
-        at_most = slots,
-        last_confirmed = confirmed_at.as_deref().unwrap_or("not known"),
-        "the machine was rebooted, and the NVRAM was not declared to survive that: the log ends \
-         at this write, and writes that were acknowledged after it are lost; they arrived while \
-         the next segment was being written, are no more than at_most blocks of 4096 bytes, and \
-         were acknowledged about a second after last_confirmed at the latest"
+        log = %superblock.instance, write = found.complete, segment = found.ring.next() - 1,
+        at_most = slots, last_confirmed = confirmed_at.as_deref().unwrap_or("not known"),
+        remedy = "check the file systems of the volume, and write the data of that moment again; on \
+         persistent memory, set `nvram_survives = \"power-loss\"`",
+        "the machine was rebooted, and the NVRAM was not declared to survive that: the log ends at \
+         this write, and writes that were acknowledged after it are lost; they arrived while the next \
+         segment was being written, are no more than at_most blocks of 4096 bytes, and were \
+         acknowledged about a second after last_confirmed at the latest"
     );
 }
 

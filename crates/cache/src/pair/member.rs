@@ -16,6 +16,10 @@ use super::{
     half::{LogLeg, is_in_use},
     host::{PairMemberHost, PairTiming},
     plan::{PairOpeningPlan, plan},
+    remedies::{
+        CLOSED_REMEDY, FILL_REMEDY, HANDOVER_REMEDY, NOT_SERVED_REMEDY, PARTNER_REMEDY,
+        TAKEOVER_REMEDY,
+    },
 };
 use crate::{Cache, random::random, witness::blocks_of};
 
@@ -301,7 +305,7 @@ impl PairMember {
                 self.half.lend().await;
                 let mut known = self.known.lock();
                 if known.reason.as_ref() != Some(&reason) {
-                    tracing::warn!(%reason, "the unit of the pair cannot be taken over");
+                    tracing::warn!(%reason, remedy = TAKEOVER_REMEDY, "the unit of the pair cannot be taken over");
                 }
                 known.reason = Some(reason);
                 watch.rest_until = Instant::now() + REST;
@@ -368,13 +372,13 @@ impl PairMember {
     ) {
         if let Err(error) = active.cache.check() {
             let reason = told(error);
-            tracing::error!(%reason, "this gateway does not serve the unit any more");
+            tracing::error!(%reason, remedy = NOT_SERVED_REMEDY, "this gateway does not serve the unit any more");
             return self.step_back(watch, active, false, Some(reason)).await;
         }
         if std::mem::take(&mut self.known.lock().is_asked) {
             // Check again: the state may have changed since the request.
             if let Err(reason) = active.may_hand_over(seen) {
-                tracing::warn!(%reason, "handover refused");
+                tracing::warn!(%reason, remedy = HANDOVER_REMEDY, "handover refused");
                 self.known.lock().reason = Some(reason);
             } else {
                 watch.handed_over = true;
@@ -391,7 +395,7 @@ impl PairMember {
                 Err(error) => Err(told(error)),
             };
             if let Err(reason) = vouched {
-                tracing::warn!(%reason, "the partner does not answer");
+                tracing::warn!(%reason, remedy = PARTNER_REMEDY, "the partner does not answer");
             }
         }
         if seen == PartnerObservation::Standby
@@ -399,7 +403,7 @@ impl PairMember {
         {
             let rejoined = self.rejoin(watch, active).await;
             if let Err(reason) = &rejoined {
-                tracing::warn!(%reason, "the partner's leg of the log cannot be filled");
+                tracing::warn!(%reason, remedy = FILL_REMEDY, "the partner's leg of the log cannot be filled");
             }
             self.known.lock().reason = rejoined.err();
         }
@@ -416,7 +420,7 @@ impl PairMember {
         let withdrawn = self.surroundings.withdraw(at_rest).await;
         if let Err(error) = &withdrawn {
             tracing::error!(
-                %error,
+                %error, remedy = CLOSED_REMEDY,
                 "closing the unit has failed; all acknowledged writes are in its log"
             );
         }
@@ -425,6 +429,7 @@ impl PairMember {
             // The partner's leg was lost while the cache was being stopped. The leg lacks writes, so the
             // partner cannot serve.
             tracing::warn!(
+                remedy = HANDOVER_REMEDY,
                 "the partner's leg of the log lacks writes, so the unit is not handed over"
             );
             watch.handed_over = false;

@@ -25,6 +25,7 @@ mod bounded;
 mod half;
 mod host;
 mod plan;
+mod remedies;
 mod member;
 
 pub use half::LogLeg;

@@ -246,7 +246,12 @@ impl CoherentCore {
                  its operator has discarded them, or the node was restored from a backup",
                 u64::from(range.0) * u64::from(state.grain)
             );
-            tracing::error!(reason, "dirty data of a shared volume is lost");
+            tracing::error!(
+                reason,
+                remedy = "unmount the volume at all hosts and check its file systems; see \
+                 docs/guide/share.md#what-can-go-wrong",
+                "dirty data of a shared volume is lost"
+            );
             state.fail(Error::Fenced(reason.into()));
         }
         if state.requests.len() > before {
@@ -376,7 +381,11 @@ async fn hear(shared: &CoherentCore, cache: &Cache) {
         let (terms, grain, answers) = match read_answers(&list) {
             Ok(read) => read,
             Err(error) => {
-                tracing::warn!(%error, "the node has sent an invalid token message");
+                tracing::warn!(
+                    %error,
+                    remedy = "use the same version of Forebay at both ends (forebay --version)",
+                    "the node has sent an invalid token message"
+                );
                 sleep(PAUSE).await;
                 continue;
             }

@@ -244,8 +244,10 @@ impl Tiered {
                     if self.counts.corrupt == 1 {
                         tracing::warn!(
                             slot = find.slot,
-                            "read tier: checksum mismatch, read from the far volume instead; \
-                             further mismatches are only counted"
+                            remedy = "nothing is lost; replace the disk of `read_tier` if \
+                             `tier_rotten_slots` of `forebay status --json` grows",
+                            "read tier: checksum mismatch, read from the far volume instead; further \
+                             mismatches are only counted"
                         );
                     }
                     if tier.index.find(find.slot) == Some(find.cell) {
