@@ -200,6 +200,8 @@ impl CacheEventFigures<'_> {
         match change {
             FarVolumeTransition::Away => tracing::warn!(
                 volume, %log, dirty, lasts, far_side,
+                remedy = "nothing has to be done unless it lasts: `forebay status` shows since when \
+                 and why; then check the node and the link",
                 "the far volume does not answer: dirty data stays in the log until it answers"
             ),
             FarVolumeTransition::Answers => {
@@ -207,8 +209,9 @@ impl CacheEventFigures<'_> {
             }
             FarVolumeTransition::Refuses => tracing::warn!(
                 volume, %log, dirty, lasts, far_side,
-                "the far volume refuses what destage sends: dirty data stays in the log; remove the cause \
-                 there, and destage continues by itself"
+                remedy = "remove the cause there, which `forebay status` shows here; destage then \
+                 continues by itself",
+                "the far volume refuses what destage sends: dirty data stays in the log"
             ),
             FarVolumeTransition::Takes => {
                 tracing::info!(volume, %log, dirty, "the far volume takes destage again");

@@ -128,8 +128,10 @@ impl ConfirmedFiles {
                 if !self.has_failed.swap(true, Ordering::Relaxed) {
                     tracing::error!(
                         path = %path.display(), %error,
-                        "the newest confirmed write of the log cannot be recorded: an older copy of log and \
-                         NVRAM may not be recognized"
+                        remedy = "make room in the folder of this file, and give the user of this \
+                         process write access to it; it is tried again with the next write",
+                        "the newest confirmed write of the log cannot be recorded: an older copy of \
+                         log and NVRAM may not be recognized"
                     );
                 }
             }

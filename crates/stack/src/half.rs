@@ -40,8 +40,8 @@ impl LocalHalf {
         let found = FoundBuffer::open(disk as Stack, memory, promise).await.map_err(refused)?;
         if let Some(loss) = found.loss() {
             tracing::warn!(
-                log = %settings.log.display(),
-                reason = loss.reason,
+                log = %settings.log.display(), reason = loss.reason,
+                remedy = "start the partner: it has them, and fills this leg; see docs/guide/pair.md",
                 "this leg of the log may lack acknowledged writes: the partner has them"
             );
         }
@@ -61,7 +61,13 @@ impl LocalHalf {
     pub async fn close(&self) {
         let Some(buffer) = &self.buffer else { return };
         if let Err(error) = buffer.close().await {
-            tracing::warn!(%error, "writes in the NVRAM could not be written to the log disk: the next start needs the NVRAM");
+            tracing::warn!(
+                %error,
+                remedy = "keep the NVRAM file, check the disk of the log, and start again with the \
+                 same `nvram`",
+                "writes in the NVRAM could not be written to the log disk: the next start needs the \
+                 NVRAM"
+            );
         }
     }
 }

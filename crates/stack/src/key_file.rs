@@ -102,7 +102,12 @@ pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Fai
     // Remove the old key file that a crash during a renewal may have left. An error is only reported, because the
     // present key has been read.
     if let Err(error) = locked.end_renewal() {
-        tracing::warn!(file = %shown, %error, "the old file of an erased key cannot be removed");
+        tracing::warn!(
+            file = %shown, %error,
+            remedy = "give the user of this process write access to the folder of the key file: the \
+             next start removes the old file",
+            "the old file of an erased key cannot be removed"
+        );
     }
     Ok((key, KeyFile(Arc::new(locked))))
 }
@@ -209,7 +214,12 @@ impl LockedKeyFile {
 
     fn tell(&self, error: &io::Error) {
         let file = self.path.display();
-        tracing::error!(%file, %error, "the volume's key cannot be renewed");
+        tracing::error!(
+            %file, %error,
+            remedy = "make room in the folder of the key file, and give the user of this process write \
+             access to both; then let the host repeat SANITIZE",
+            "the volume's key cannot be renewed"
+        );
     }
 }
 

@@ -230,12 +230,11 @@ async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror
             is_lost = true;
             cache.lose_log(&format!("the log {path}, and its other leg is missing, too: {change}"));
             tracing::error!(
-                log = path,
-                what = %change,
-                dirty_bytes = cache.statistics().destage.dirty_bytes,
-                "both legs of the log are lost: no more writes are acknowledged, and destage sends the data of \
-                 the log to the far volume; let this process run until `forebay status` shows dirty_bytes 0, \
-                 and restart it then"
+                log = path, what = %change, dirty_bytes = cache.statistics().destage.dirty_bytes,
+                remedy = "let this process run until `forebay status` shows no dirty data, and restart \
+                 it then; see docs/guide/recover.md#log-lost-while-in-use",
+                "both legs of the log are lost: no more writes are acknowledged, and destage sends the \
+                 data of the log to the far volume"
             );
         }
         // Allow writes at each check and not only once: the check of a single leg may fence its file after this check
@@ -287,9 +286,9 @@ fn there(
     for (half, opened) in halves.iter_mut().zip(opened) {
         match opened {
             Ok(volume) => *half = Some(Arc::new(volume)),
-            Err(error) => {
-                tracing::error!(%error, "a leg of the log's mirror cannot be opened");
-                failed = Some(error);
+            Err(failure) => {
+                tracing::error!(%failure, "a leg of the log's mirror cannot be opened");
+                failed = Some(failure);
             }
         }
     }

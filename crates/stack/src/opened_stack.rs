@@ -52,7 +52,10 @@ impl OpenedStack {
     /// There is no file at the bottom, or it or a slice of it cannot grow.
     pub async fn grow(&self, bytes: Option<u64>) -> Result<u64, Failure> {
         let Some(file) = &self.parts.file else {
-            return Err(Failure::new("only a file or a block device can grow"));
+            return Err(Failure::new("only a file or a block device can grow").remedy(
+                "grow a far volume at its node, with `forebay resize` there: the gateway \
+                 follows",
+            ));
         };
         file.grow(bytes).await?;
         self.grow_with_bottom()?;
@@ -99,7 +102,10 @@ impl OpenedStack {
     /// # Errors
     /// The unit has no cache, or the log could not be closed.
     pub async fn export(&self, serial: &str) -> Result<Exported, Failure> {
-        let cache = self.cache().ok_or_else(|| Failure::new("there is no cache"))?;
+        let cache = self.cache().ok_or_else(|| {
+            Failure::new("there is no cache")
+                .remedy("name a unit that has a cache in `forebay status`")
+        })?;
         let exported = cache.export(serial).await?;
         self.close().await;
         Ok(exported)

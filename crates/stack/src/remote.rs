@@ -61,8 +61,12 @@ pub fn session(
     names: Option<Arc<dyn FindFarVolume>>,
 ) -> Result<initiator::Settings, Failure> {
     let mut session = match remote.url.parse().map_err(Failure::settings)? {
-        FarVolumeAddress::At(url) => initiator::Settings::from_url(&url)
-            .ok_or_else(|| Failure::settings(format!("{url} names no target")))?,
+        FarVolumeAddress::At(url) => initiator::Settings::from_url(&url).ok_or_else(|| {
+            Failure::settings(format!("{url} names no target")).remedy(
+                "write `url = \"iscsi://HOST/TARGET/LUN\"`; `forebay ls iscsi://HOST` \
+                 lists the targets",
+            )
+        })?,
         FarVolumeAddress::Named(volume) => {
             let names = names.ok_or_else(|| {
                 Failure::settings(format!("there is no naming service to locate {volume}"))
@@ -122,7 +126,12 @@ pub async fn open(
             Err(error) => error,
         };
         if let Some(known) = known.clone() {
-            tracing::warn!(url = remote.url, %error, "the node cannot be reached; continuing with the log");
+            tracing::warn!(
+                url = remote.url, %error,
+                remedy = "nothing has to be done unless it lasts: start the node, or correct `url`; \
+                 `forebay status` shows when it answers",
+                "the node cannot be reached; continuing with the log"
+            );
             let volume = RemoteVolume::open_lazy(session, known.geometry, known.identity);
             return Ok(Arc::new(volume));
         }
@@ -136,7 +145,10 @@ pub async fn open(
         if !std::mem::replace(&mut is_reported, true) {
             let at_most = remote.start_timeout;
             tracing::warn!(
-                url = remote.url, %error, %at_most, "the node cannot be reached; waiting for it"
+                url = remote.url, %error, %at_most,
+                remedy = "start the node, or correct `url`; without an answer, the start fails after \
+                 `start_timeout`",
+                "the node cannot be reached; waiting for it"
             );
         }
         tokio::time::sleep(PAUSE).await;
@@ -215,7 +227,7 @@ pub fn refusal(remote: &RemoteLayerSettings, error: &Error) -> Failure {
                  shows the targets, and the target's events name the initiator that was refused"
             )
         }
-        Error::Unit(_) => format!("see which units there are: forebay ls {portal}"),
+        Error::Unit(_) => format!("see which units there are: `forebay ls {portal}`"),
         Error::Fenced(_) => "see `forebay claim show` at the node".to_owned(),
         Error::NotServed(_) => {
             "see `forebay status` there; name the portal that serves the unit now, or both".to_owned()

@@ -42,10 +42,10 @@ pub fn watch(file: &Arc<FileVolume>, path: PathBuf) {
     tokio::spawn(async move {
         let tell = |change| match change {
             FileSpaceChange::Begins { free } => tracing::warn!(
-                path = %path.display(),
-                free_bytes = free,
-                "no space left for the file of a volume: writes that need new blocks are refused (7/27/07); make room on \
-                 its file system"
+                path = %path.display(), free_bytes = free,
+                remedy = "make room on its file system: writes then succeed again, without a restart",
+                "no space left for the file of a volume: writes that need new blocks are refused \
+                 (7/27/07)"
             ),
             FileSpaceChange::Ends { refused, free } => tracing::info!(
                 path = %path.display(),

@@ -39,6 +39,8 @@ pub fn open_unit(
     {
         tracing::warn!(
             unit = serial,
+            remedy = "nothing has to be done: it begins again from the first block; if it fails, let a host \
+             send SANITIZE again",
             "a sanitize operation is not finished: hosts cannot use the blocks yet"
         );
     }
@@ -179,7 +181,12 @@ impl UnitStore for StateFiles {
                 return Ok(());
             }
             shared.replace(record, &bytes).inspect_err(|error| {
-                tracing::error!(record = record.name(), %error, "a record of a unit cannot be saved");
+                tracing::error!(
+                    record = record.name(), %error,
+                    remedy = "make room in the `state` folder, and give the user of this process write \
+                     access to it; then repeat the command that the host reports as failed",
+                    "a record of a unit cannot be saved"
+                );
             })?;
             *newest = number;
             Ok(())

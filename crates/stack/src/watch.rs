@@ -112,12 +112,12 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
                 Some(FileWatchTransition::Lost(change)) => {
                     cache.lose_log(&format!("the log {path}: {change}"));
                     tracing::error!(
-                        log = %path,
-                        what = %change,
+                        log = %path, what = %change,
                         dirty_bytes = cache.statistics().destage.dirty_bytes,
-                        "the log is lost: no more writes are acknowledged, and destage sends the data of the \
-                         log to the far volume; let this process run until `forebay status` shows dirty_bytes \
-                         0, and restart it then"
+                        remedy = "let this process run until `forebay status` shows no dirty data, and \
+                         restart it then; see docs/guide/recover.md#log-lost-while-in-use",
+                        "the log is lost: no more writes are acknowledged, and destage sends the data \
+                         of the log to the far volume"
                     );
                 }
                 Some(FileWatchTransition::Back) if cache.regain_log() => {
@@ -126,6 +126,8 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
                 Some(FileWatchTransition::Back) => {
                     tracing::warn!(
                         log = %path,
+                        remedy = "let this process run until `forebay status` shows no dirty data, and \
+                         restart it then",
                         "the log has its name back, but a part of it could not be read: it is used \
                          again after a restart"
                     );
@@ -177,10 +179,10 @@ pub fn nvram<T: Send + Sync + 'static>(
 
 fn report_lost_nvram(path: &Path, why: &str) {
     tracing::error!(
-        nvram = %path.display(),
-        what = why,
-        "the NVRAM is lost: from now on writes wait for the log disk; restart this process when the file can \
-         be created again"
+        nvram = %path.display(), what = why,
+        remedy = "make room for the NVRAM file, or name another with `nvram`, and \
+         restart this process",
+        "the NVRAM is lost: from now on writes wait for the log disk"
     );
 }
 

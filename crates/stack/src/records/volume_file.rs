@@ -107,7 +107,10 @@ impl Recorder {
             Some(VolumeFileVerdict::Same) => {}
             Some(VolumeFileVerdict::Unmarked) => tracing::warn!(
                 path = %record.path.display(), unit = self.used_by,
-                "the volume file is not the one that was served last, and has no id: it is treated as a restored copy"
+                remedy = "nothing has to be done if you put this copy there; otherwise stop this \
+                 process, and put the right file back",
+                "the volume file is not the one that was served last, and has no id: it is treated as \
+                 a restored copy"
             ),
             Some(VolumeFileVerdict::Wrong(what)) => return Err(self.refused(before, &what)),
             None => return Err(self.refused(before, "is missing")),
@@ -154,9 +157,10 @@ impl VolumeRecord {
             tracing::warn!(
                 path = %self.path.display(), unit = self.recorder.used_by,
                 records = %self.recorder.records.folder().display(),
-                "the volume file holds data, but has no record: its present state is recorded now. This is \
-                 correct when it is served for the first time with these settings; otherwise check that the \
-                 disk with the records is mounted"
+                remedy = "nothing has to be done when it is served for the first time with these \
+                 settings; otherwise stop this process, mount the disk with the records, and start it \
+                 again",
+                "the volume file holds data, but has no record: its present state is recorded now"
             );
         }
     }

@@ -113,7 +113,10 @@ impl CacheLayer {
         for (volume, bytes) in &given_up {
             tracing::warn!(
                 volume, bytes, log = %settings.log.display(),
-                "a volume was removed from this log, and acknowledged writes to it that only the log had were discarded"
+                remedy = "nothing has to be done if `forebay gateway give-up` was intended; see \
+                 docs/reference/storage.md#a-volume-of-a-common-cache",
+                "a volume was removed from this log, and acknowledged writes to it that only the log \
+                 had were discarded"
             );
         }
         let mut layer = Self::begin(cache, settings, (log.disk, record), below);
