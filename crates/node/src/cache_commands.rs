@@ -38,7 +38,12 @@ impl Node {
         for other in others.iter().filter(|other| other.shares_cache_with(&opened)) {
             other.close().await;
         }
-        tracing::warn!(unit = %name, log = exported.log, "the unit is exported; another host can adopt its log now");
+        tracing::warn!(
+            unit = %name, log = exported.log,
+            remedy = "adopt the log there with `forebay gateway adopt`, and remove the unit from these \
+             settings; see docs/guide/move.md",
+            "the unit is exported; another host can adopt its log now"
+        );
         Ok(exported)
     }
 }

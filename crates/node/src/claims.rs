@@ -31,7 +31,9 @@ impl Node {
         let Some(unit) = unit.abilities().claims else { return Ok(Vec::new()) };
         let Some(claim) = unit.claim_report().map(figures::claim) else { return Ok(Vec::new()) };
         if !claim.held {
-            return Err(Failure::new(format!("{name} has no claim in force: {claim}")));
+            return Err(Failure::new(format!("{name} has no claim in force: {claim}")).remedy(
+                "nothing has to be done: any initiator that `allow` admits may write to it",
+            ));
         }
         let sharers = unit.sharers();
         if !sharers.is_empty()

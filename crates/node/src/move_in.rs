@@ -87,7 +87,12 @@ impl Node {
             }
         };
         if let Err(error) = visited.await {
-            tracing::warn!(%error, "the connection of a move has ended");
+            tracing::warn!(
+                %error,
+                remedy = "nothing has to be done: `forebay volume list` shows the state; repeat the \
+                 move at the node that has the volume",
+                "the connection of a move has ended"
+            );
         }
     }
 
@@ -195,7 +200,10 @@ impl Node {
         recorder.look_at_volume(&come.file).map_err(Failure::from)?.keep(&file)?;
         // Close the file: the unit opens it again.
         drop(file);
-        let state = self.settings().state.clone().ok_or_else(|| Failure::new("no state folder"))?;
+        let state = self.settings().state.clone().ok_or_else(|| {
+            Failure::new("there is no state folder")
+                .remedy("name a folder with `state` in the settings, and restart")
+        })?;
         let identity = come.volume.identity();
         let kept = tokio::task::spawn_blocking(move || {
             unit_state::replace_records(&state, &identity, &records)

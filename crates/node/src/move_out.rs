@@ -97,7 +97,8 @@ impl Node {
     /// Fails if the node is this one, or if this node cannot connect to it.
     fn can_receive(&self, node: &KnownNode, volume: &VolumeName) -> Result<(), Failure> {
         if node.gln == self.naming()?.gln() {
-            return Err(Failure::new(format!("{volume} is on that node already")));
+            return Err(Failure::new(format!("{volume} is on that node already"))
+                .remedy("name another node; `forebay names` shows the nodes and their volumes"));
         }
         if node.stale || node.twins || node.addresses.is_empty() {
             let message = format!("the node {} is stale, or has no address for queries", node.node);
@@ -139,7 +140,8 @@ impl Node {
                 .remedy("`forebay volume list` shows what is known of moves")
         })?;
         if leaving.is_decided.load(Ordering::Acquire) {
-            return Err(Failure::new(format!("{volume} is being handed over at this moment")));
+            return Err(Failure::new(format!("{volume} is being handed over at this moment"))
+                .remedy("wait for the result, which `forebay volume list` shows"));
         }
         leaving.cancel.notify_one();
         while leaving.under_way().is_some() {

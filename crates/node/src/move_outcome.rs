@@ -40,6 +40,8 @@ impl Node {
             waiting.unknown.remove(name);
             tracing::warn!(
                 volume = %name, from = %from_node,
+                remedy = "keep both nodes running; if it lasts, start the source node: `forebay volume list` \
+                 shows the state",
                 "asking the source node whether it or this node has the volume"
             );
             return;

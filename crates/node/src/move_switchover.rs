@@ -83,7 +83,11 @@ impl Node {
         // Crash order: end the sessions here with a redirect before the other node serves the volume.
         let gone = target::Target { units: Vec::new(), redirect: Some(redirect), ..shown };
         if let Err(error) = self.server.turn_away(gone).await {
-            tracing::error!(%error, "a target is invalid, although the settings were accepted");
+            tracing::error!(
+                %error,
+                remedy = "restart this process; if the event comes again, report it with the settings",
+                "a target is invalid, although the settings were accepted"
+            );
         }
         drop(held);
         let removed = self.exchange_moves().await.unwrap_or_else(|failure| {
@@ -138,7 +142,11 @@ impl Node {
     async fn serve_again(&self, moved: &Move) {
         let shown = self.shown(&moved.settings, &moved.target);
         if let Err(error) = self.server.change(shown).await {
-            tracing::error!(%error, "a target is invalid, although the settings were accepted");
+            tracing::error!(
+                %error,
+                remedy = "restart this process; if the event comes again, report it with the settings",
+                "a target is invalid, although the settings were accepted"
+            );
         }
     }
 

@@ -122,6 +122,10 @@ impl Node {
             if !self.server.turn_away(shown).await.map_err(Failure::settings)? {
                 return Err(Failure::new(
                     "a session of the partner with the leg of the log does not end",
+                )
+                .remedy(
+                    "nothing has to be done unless it lasts: the takeover is tried again; \
+                     otherwise restart the partner",
                 ));
             }
         }
@@ -184,7 +188,11 @@ impl Node {
             }
         }
         if let Err(error) = self.server.change(self.shown(settings, target)).await {
-            tracing::error!(%error, "a target is invalid, although the settings were accepted");
+            tracing::error!(
+                %error,
+                remedy = "restart this process; if the event comes again, report it with the settings",
+                "a target is invalid, although the settings were accepted"
+            );
         }
         self.tell_names();
     }
@@ -203,7 +211,11 @@ impl Node {
         // End the sessions, so that hosts look for the portal of the partner.
         self.server.remove(&target.name.0, Duration::ZERO).await;
         if let Err(error) = self.server.add(self.shown(settings, target)) {
-            tracing::error!(%error, "a target is invalid, although the settings were accepted");
+            tracing::error!(
+                %error,
+                remedy = "restart this process; if the event comes again, report it with the settings",
+                "a target is invalid, although the settings were accepted"
+            );
         }
         self.tell_names();
         units

@@ -49,7 +49,8 @@ impl Node {
     pub async fn reload(&self) -> Result<ReloadChanges, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         if self.inner.lock().state != ServingPhase::Serving {
-            return Err(Failure::new("the process does not serve yet, or no longer serves"));
+            return Err(Failure::new("the process does not serve yet, or no longer serves")
+                .remedy("wait until `forebay status` lists the targets, and repeat the command"));
         }
         let mut new = Settings::load(&self.config)?;
         let old = self.settings();
@@ -211,7 +212,12 @@ impl Node {
         self.server.change_security(login_rules::security(new));
         for target in &plan.targets_added {
             if let Err(error) = self.server.add(self.shown(new, target)) {
-                tracing::error!(%error, "a target is invalid, although the settings were accepted");
+                tracing::error!(
+                    %error,
+                    remedy = "restart this process; if the event comes again, report it with the \
+                     settings",
+                    "a target is invalid, although the settings were accepted"
+                );
             }
         }
         let added = |target: &&IscsiTargetSettings| {
@@ -220,9 +226,19 @@ impl Node {
         for target in new.target.iter().filter(|target| !added(target)) {
             match self.server.change(self.shown(new, target)).await {
                 Ok(true) => {}
-                Ok(false) => tracing::error!(name = %target.name, "a target does not exist"),
+                Ok(false) => tracing::error!(
+                    name = %target.name,
+                    remedy = "restart this process; if the event comes again, report it with the \
+                     settings",
+                    "a target does not exist"
+                ),
                 Err(error) => {
-                    tracing::error!(%error, "a target is invalid, although the settings were accepted")
+                    tracing::error!(
+                        %error,
+                        remedy = "restart this process; if the event comes again, report it with the \
+                         settings",
+                        "a target is invalid, although the settings were accepted"
+                    )
                 }
             }
         }
@@ -343,7 +359,12 @@ async fn flush(units: &[ServedUnit]) {
             Err(_) => format!("the flush takes longer than {} s", FLUSH_WITHIN.as_secs()),
         };
         let ServedUnit { lun, serial, .. } = unit;
-        tracing::error!(lun, serial, error = result, "a removed unit could not be flushed");
+        tracing::error!(
+            lun, serial, error = result,
+            remedy = "check the disk of the unit; writes that hosts did not flush may be lost: check \
+             the file system before the volume is used again",
+            "a removed unit could not be flushed"
+        );
     });
     futures_util::future::join_all(flushed).await;
 }

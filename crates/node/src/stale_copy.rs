@@ -26,8 +26,10 @@ impl Node {
             let file = kept.come.as_ref().map(|come| come.file.display().to_string());
             tracing::error!(
                 volume = %ours.volume, node = %place.node, gln = %place.gln, generation, file,
-                "another node has a newer version of this volume: the copy here is not served, and is kept; if \
-                 it is the right one, give its unit a higher `generation`"
+                remedy = "nothing has to be done if hosts use the other node; if this copy is the \
+                 right one, give its unit a higher `generation`, and `forebay reload`",
+                "another node has a newer version of this volume: the copy here is not served, and is \
+                 kept"
             );
             let portals = &place.portals;
             let portal = portals.iter().find(|portal| !portal.tls).or(portals.first());

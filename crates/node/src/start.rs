@@ -130,7 +130,12 @@ impl Node {
         let opened =
             open_common(settings, common, self.naming.as_ref(), &self.files, false).await?;
         self.inner.lock().waiting.extend(opened);
-        let missing = || Failure::new(format!("{name} is not one of the common cache {common}"));
+        let missing = || {
+            Failure::new(format!("{name} is not one of the common cache {common}")).remedy(
+                "restart this process; if that does not help, give the unit a cache of its \
+                 own, and report the settings",
+            )
+        };
         Ok(take().ok_or_else(missing)?)
     }
 

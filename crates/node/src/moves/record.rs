@@ -157,8 +157,10 @@ impl Moves {
     /// Replaces the record of a volume. It is stable on return. If this fails, nothing has changed during the
     /// lifetime of the process; the state after a crash is unknown.
     pub fn keep(&self, volume: &VolumeName, kept: VolumeMoveRecord) -> Result<(), Failure> {
-        let folder =
-            self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
+        let folder = self.folder.as_ref().ok_or_else(|| {
+            Failure::new("there is no state folder")
+                .remedy("name a folder with `state` in the settings, and restart")
+        })?;
         let path = folder.join(format!("{volume}{ENDING}"));
         let write = || match kept == VolumeMoveRecord::default() {
             true => match fs::remove_file(&path) {
@@ -183,8 +185,10 @@ impl Moves {
 
     /// Writes the record next to the present one, which stays in force. Fails if there is no room for it.
     pub fn try_to_keep(&self, volume: &VolumeName, kept: &VolumeMoveRecord) -> Result<(), Failure> {
-        let folder =
-            self.folder.as_ref().ok_or_else(|| Failure::new("there is no state folder"))?;
+        let folder = self.folder.as_ref().ok_or_else(|| {
+            Failure::new("there is no state folder")
+                .remedy("name a folder with `state` in the settings, and restart")
+        })?;
         let path = folder.join(format!("{volume}{ENDING}"));
         let write = || {
             state_folder::make(folder)?;

@@ -251,7 +251,12 @@ impl Naming {
                 let mut silent = self.silent.lock();
                 // Limit the number of addresses that are remembered, because they may come from other nodes.
                 if silent.len() < MOST_SILENT && silent.insert(address.to_owned()) {
-                    tracing::warn!(address, %error, "cannot exchange names");
+                    tracing::warn!(
+                        address, %error,
+                        remedy = "nothing has to be done unless it lasts: start the node there, open \
+                         its naming port, or correct `seeds` in [names]",
+                        "cannot exchange names"
+                    );
                 }
                 false
             }
@@ -311,7 +316,10 @@ fn secret(names: &config::NamingServiceSettings) -> Result<Zeroizing<Vec<u8>>, F
                 format!("{place}: the secret has {} bytes; 12 to 255 are permitted", secret.len());
             Err(Failure::settings(message).remedy("create one with `forebay secret FILE`"))
         }
-        None => Err(Failure::settings("[names] has no secret")),
+        None => Err(Failure::settings("[names] has no secret").remedy(
+            "create one with `forebay secret FILE`, and name it as `secret_file` in \
+             [names]",
+        )),
     }
 }
 

@@ -77,7 +77,12 @@ async fn accept(naming: Arc<Naming>, listener: TcpListener) {
             if let Err(error) = responded
                 && let Some(unreported) = reports.report(address.ip(), Instant::now())
             {
-                tracing::warn!(%address, %error, unreported, "a caller at the naming port was refused");
+                tracing::warn!(
+                    %address, %error, unreported,
+                    remedy = "nothing has to be done if it is none of your nodes; otherwise give both \
+                     the same secret (`secret_file` in [names])",
+                    "a caller at the naming port was refused"
+                );
             }
         });
     }
@@ -111,7 +116,11 @@ async fn tell(naming: Arc<Naming>) {
         is_kept = kept.is_ok();
         let troubles = naming.troubles();
         for trouble in troubles.iter().filter(|trouble| !known.contains(*trouble)) {
-            tracing::error!("{trouble}");
+            tracing::error!(
+                remedy =
+                    "do what the event says; `forebay names` shows the nodes and these problems",
+                "{trouble}"
+            );
         }
         known = troubles;
     }
