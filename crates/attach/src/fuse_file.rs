@@ -112,7 +112,12 @@ impl ServedFile {
         let how = ended.await;
         self.ended = None;
         if let Ok(Err(error)) = how {
-            tracing::error!(%error, "serving the file over the volume has failed");
+            tracing::error!(
+                %error,
+                remedy = "detach the device (`forebay detach --force DEVICE`), attach the volume \
+                 again, and check its file system with fsck",
+                "serving the file over the volume has failed"
+            );
         }
     }
 

@@ -181,7 +181,13 @@ impl Requests {
         match &result {
             Ok(_) if is_new => tracing::info!(what, "succeeded again: the device works"),
             Err(error) if is_new => {
-                tracing::error!(%error, what, "failed: the device reports an I/O error");
+                tracing::error!(
+                    %error, what,
+                    remedy = "`forebay status --all` shows the volume and its link; remove the cause, \
+                     and if the file system has become read-only, detach it, attach it again, and check \
+                     it with fsck",
+                    "failed: the device reports an I/O error"
+                );
             }
             Err(error) => tracing::debug!(%error, what, "failed"),
             Ok(_) => {}
