@@ -266,7 +266,12 @@ async fn accept(context: Arc<ServerContext>, listener: TcpListener) {
         match listener.accept().await {
             Ok((stream, address)) => admit(&context, stream, address),
             Err(error) => {
-                warn!(%error, "a connection cannot be accepted");
+                warn!(
+                    %error,
+                    remedy = "nothing has to be done unless it lasts: if files run out, raise LimitNOFILE= of \
+                     systemd or `ulimit -n`, or lower `max_connections`",
+                    "cannot accept a connection"
+                );
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
