@@ -227,6 +227,8 @@ impl Settings {
                 tracing::warn!(
                     user,
                     twin,
+                    remedy = "create another secret with `forebay secret FILE`, and name it as \
+                     `secret_file` of one of them",
                     "two users have the same secret: each can pose as the other"
                 );
             }
