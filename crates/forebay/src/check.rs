@@ -370,7 +370,7 @@ async fn look_at_far_volume(
         Some(Err(error)) => return Err(stack::refused_far_volume(remote, &error)),
         None => {
             return Err(Failure::new(format!("{}: there is no such unit", remote.url))
-                .remedy("list the units: forebay ls iscsi://HOST"));
+                .remedy("list the units: `forebay ls iscsi://HOST`"));
         }
     };
     let what =
@@ -503,7 +503,8 @@ fn reload(
             Ok(format!("\n{}", changes.for_people().trim_end()))
         }
         ControlResponse::Changes(changes) => {
-            Err(Failure::new(format!("it would be refused\n{}", changes.for_people().trim_end())))
+            Err(Failure::new(format!("it would be refused\n{}", changes.for_people().trim_end()))
+                .remedy("undo these changes in the settings, or restart the process"))
         }
         other => Err(other.unexpected()),
     };

@@ -263,8 +263,12 @@ pub fn ask_or(
         _ => Failure::new(format!("cannot connect to {}: {error}", path.display()))
             .remedy("run this command as the user of the serving process, or as root"),
     })?;
-    exchange(stream, request)
-        .map_err(|error| Failure::new(format!("no answer on {}: {error}", path.display())))
+    exchange(stream, request).map_err(|error| {
+        Failure::new(format!("no answer on {}: {error}", path.display())).remedy(
+            "repeat the command; a process that never answers has hung: see its events, \
+             and restart it",
+        )
+    })
 }
 
 fn exchange(mut stream: StdStream, request: ControlRequest) -> io::Result<ControlResponse> {

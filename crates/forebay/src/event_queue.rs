@@ -122,6 +122,8 @@ impl EventQueue {
                 drop(inner);
                 tracing::warn!(
                     dropped,
+                    remedy = "let the program that reads stderr read faster, or set a lower \
+                     `log_level`",
                     "events were dropped because the reader of stderr accepted no text"
                 );
                 inner = self.inner.lock();

@@ -82,7 +82,7 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
     let answer =
         control_socket::ask_or(&control_socket::path(settings)?, ControlRequest::Status, || {
             is_anybody_there = false;
-            Failure::new("no process answers")
+            Failure::new("no process answers").remedy("start it with `forebay serve --config FILE`")
         });
     let status = match answer {
         Ok(ControlResponse::Status(status)) => status,

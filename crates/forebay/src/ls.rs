@@ -97,7 +97,12 @@ async fn place(args: &Ls, volume: VolumeName) -> Result<initiator::Url, Failure>
         (Err(failure), None) => return Err(failure),
         (Err(_), Some(config)) => {
             let naming = Naming::guest(&Settings::load_without_secrets(config)?)?;
-            let naming = naming.ok_or_else(|| Failure::settings("the settings have no [names]"))?;
+            let naming = naming.ok_or_else(|| {
+                Failure::settings("the settings have no [names]").remedy(
+                    "add a [names] table to the settings, or list by address: `forebay ls \
+                     iscsi://HOST`",
+                )
+            })?;
             naming.locate(&volume).await.map_err(Failure::new)?
         }
     };

@@ -15,7 +15,12 @@ pub fn raise(connections: usize) {
     let limit = match setrlimit(Resource::Nofile, raised) {
         Ok(()) => raised.current,
         Err(error) => {
-            tracing::warn!(%error, "cannot raise the limit of open files");
+            tracing::warn!(
+                %error,
+                remedy = "nothing has to be done unless the limit is too low: then raise it \
+                 (LimitNOFILE= of systemd, `ulimit -n`), or lower `max_connections`",
+                "cannot raise the limit of open files"
+            );
             former.current
         }
     };
@@ -25,8 +30,8 @@ pub fn raise(connections: usize) {
         tracing::warn!(
             limit,
             needed,
-            "the limit of open files is too low for the connections that the settings allow; raise it \
-             (LimitNOFILE= of systemd, ulimit -n), or lower max_connections"
+            remedy = "raise it (LimitNOFILE= of systemd, `ulimit -n`), or lower `max_connections`",
+            "the limit of open files is too low for the connections that the settings allow"
         );
     }
 }

@@ -9,7 +9,10 @@ pub fn print(bytes: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes.as_ref()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("cannot print: {error}")))
+            Err(Failure::new(format!("cannot print: {error}")).remedy(
+                "free space where the output goes, and repeat the command; `forebay \
+                 status` shows whether a change was made",
+            ))
         }
         _ => Ok(()),
     }

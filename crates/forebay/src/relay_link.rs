@@ -142,7 +142,12 @@ async fn accept(listener: TcpListener, to: SocketAddr, directions: [Arc<RelayDir
                 connections.spawn(relay(near, to, directions.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, "the link cannot accept a connection");
+                tracing::warn!(
+                    %error,
+                    remedy = "nothing has to be done unless it lasts: if files run out, raise \
+                     LimitNOFILE= of systemd or `ulimit -n`",
+                    "the link cannot accept a connection"
+                );
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }

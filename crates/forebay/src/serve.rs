@@ -49,10 +49,12 @@ fn runtime(threads: u16, is_polling: bool) -> Result<Runtime, Failure> {
     if is_polling {
         builder.event_interval(POLLS_BETWEEN_EVENTS);
     }
-    builder
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::new(format!("cannot start {threads} threads: {error}")))
+    builder.enable_all().build().map_err(|error| {
+        Failure::new(format!("cannot start {threads} threads: {error}")).remedy(
+            "raise the limit of processes (`ulimit -u`, TasksMax= of systemd), or lower \
+             `threads`",
+        )
+    })
 }
 
 async fn serve(
@@ -81,7 +83,7 @@ async fn serve(
     if let Err(failure) = started {
         // Return the failure of the start; a failure of the stop is only logged.
         if let Err(second) = node.stop(signals.end()).await {
-            tracing::error!(%second, "stopping after a failed start");
+            tracing::error!(failure = %second, "stopping after a failed start");
         }
         return Err(failure);
     }
@@ -140,12 +142,14 @@ async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
         ControlRequest::Moves => ControlResponse::Moves(node.listed_moves()),
         ControlRequest::Attachment
         | ControlRequest::Detach { .. }
-        | ControlRequest::DrainAndDetach => {
-            ControlResponse::Failure(Failure::new("this process serves, and has attached nothing"))
-        }
-        ControlRequest::Link { .. } => {
-            ControlResponse::Failure(Failure::new("this process serves, and emulates no link"))
-        }
+        | ControlRequest::DrainAndDetach => ControlResponse::Failure(
+            Failure::new("this process serves, and has attached nothing")
+                .remedy("name the device, folder or volume of a process of `forebay attach`"),
+        ),
+        ControlRequest::Link { .. } => ControlResponse::Failure(
+            Failure::new("this process serves, and emulates no link")
+                .remedy("name a link: `forebay lab wan status --name NAME`"),
+        ),
         ControlRequest::Resize { target, lun, bytes } => {
             let resized = node.resize(&target, lun, bytes).await;
             respond(resized, |bytes| ControlResponse::Resized { bytes })

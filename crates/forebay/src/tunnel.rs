@@ -77,8 +77,10 @@ pub async fn run(args: Tunnel) -> Result<(), Failure> {
     };
     let Relay { listen, to, max_connections, .. } = relay;
     let listener = TcpListener::bind(listen).await;
-    let listener =
-        listener.map_err(|error| Failure::new(format!("cannot listen on {listen}: {error}")))?;
+    let listener = listener.map_err(|error| {
+        Failure::new(format!("cannot listen on {listen}: {error}"))
+            .remedy("name another address with --listen; `ss -ltnp` shows the addresses in use")
+    })?;
     print_line(format_args!("ready {}", listener.local_addr().map_err(Failure::new)?))?;
     let places = Arc::new(Semaphore::new(max_connections.into()));
     let reports = ReportLimiter::new(REPORTS, REPORTS_IN_ALL);
@@ -102,7 +104,12 @@ async fn accept(listener: TcpListener, end: Arc<TunnelEndpoint>) {
         match listener.accept().await {
             Ok((stream, address)) => drop(tokio::spawn(one(end.clone(), stream, address))),
             Err(error) => {
-                warn!(%error, "cannot accept a connection");
+                warn!(
+                    %error,
+                    remedy = "nothing has to be done unless it lasts: if files run out, raise LimitNOFILE= of \
+                     systemd or `ulimit -n`, or lower --max-connections",
+                    "cannot accept a connection"
+                );
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

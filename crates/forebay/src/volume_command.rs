@@ -33,12 +33,15 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
             let pause = pause.map_or(PAUSE, |pause| pause.0);
             if !(LEAST_PAUSE..=MOST_PAUSE).contains(&pause) {
                 let message = "--pause is not between 100ms and 20s";
-                return Err(Failure::settings(message));
+                return Err(Failure::settings(message).remedy("write, for example, --pause 2s"));
             }
             let rate = rate.map(|rate| rate.0);
             if rate.is_some_and(|rate| rate < LEAST_RATE) {
                 let least = about(LEAST_RATE);
-                return Err(Failure::settings(format!("--rate is less than {least} per second")));
+                return Err(Failure::settings(format!("--rate is less than {least} per second"))
+                    .remedy(
+                        "name a higher rate, or leave out --rate: then the rate has no limit",
+                    ));
             }
             let path = told.whom.path()?;
             let begun = ask(
@@ -51,7 +54,11 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
             let volume = named(&volume)?;
             let progress = ask(&told.whom.path()?, ControlRequest::CancelMove { volume })?;
             match progress.stage {
-                MoveStage::Moved => Err(Failure::new(format!("{} has moved", progress.volume))),
+                MoveStage::Moved => Err(Failure::new(format!("{} has moved", progress.volume))
+                    .remedy(
+                        "`forebay names` shows where it is; move it back from there with \
+                         `forebay volume move`",
+                    )),
                 _ if told.json => print_line(serde_json::json!(progress)),
                 _ => print_line(format_args!("{} stays here", progress.volume)),
             }
@@ -69,7 +76,10 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
 /// Parses the name of a volume, with or without `gln:` before it.
 fn named(text: &str) -> Result<VolumeName, Failure> {
     let name = text.strip_prefix("gln:").unwrap_or(text);
-    name.parse().map_err(|error| Failure::settings(format!("`{name}` is {error}")))
+    name.parse().map_err(|error| {
+        Failure::settings(format!("`{name}` is {error}"))
+            .remedy("name a volume as `forebay names` shows it")
+    })
 }
 
 fn ask(path: &Path, request: ControlRequest) -> Result<VolumeMoveProgress, Failure> {
@@ -126,7 +136,12 @@ fn follow(
         }
         (_, failure) => {
             let failure = failure.clone();
-            let failure = failure.unwrap_or_else(|| Failure::new("the process does not say why"));
+            let failure = failure.unwrap_or_else(|| {
+                Failure::new("the process does not say why").remedy(
+                    "`forebay volume list` shows the state, and the events of that process \
+                     show the cause",
+                )
+            });
             let Failure { message, remedy, code } = failure;
             Err(Failure { message: format!("{volume} stays here: {message}"), remedy, code })
         }

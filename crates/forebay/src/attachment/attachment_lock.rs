@@ -60,7 +60,8 @@ impl AttachmentLock {
                 });
                 return Err(match asked.await.map_err(Failure::new)?? {
                     Some(attached) => is_attached(&what, &attached),
-                    None => Failure::new(format!("{what} is being attached by process {owner}")),
+                    None => Failure::new(format!("{what} is being attached by process {owner}"))
+                        .remedy("wait until that process prints ready, or end it with SIGTERM"),
                 });
             }
         }
@@ -125,7 +126,7 @@ fn ask(socket: &Path) -> Option<AttachedVolumeStatus> {
 fn is_attached(what: &str, attached: &AttachedVolumeStatus) -> Failure {
     let (device, process) = (attached.device.display(), attached.process);
     Failure::new(format!("{what} is attached already, as {device} (process {process})"))
-        .remedy(format!("detach it first: forebay detach {device}"))
+        .remedy(format!("detach it first: `forebay detach {device}`"))
 }
 
 /// Folder of the control sockets. All processes of this host use the same one, and no service manager removes it

@@ -13,8 +13,12 @@ use crate::{events, output::print};
 
 /// Starts the background process, and waits until the device exists or the process has failed.
 pub fn start() -> Result<(), Failure> {
-    let cannot =
-        |error: std::io::Error| Failure::new(format!("cannot start in the background: {error}"));
+    let cannot = |error: std::io::Error| {
+        Failure::new(format!("cannot start in the background: {error}")).remedy(
+            "raise the limit of processes (`ulimit -u`, TasksMax= of systemd), or free \
+             memory",
+        )
+    };
     let mut command = Command::new("/proc/self/exe");
     command.args(std::env::args_os().skip(1)).arg("--in-background");
     command.stdin(Stdio::null()).stdout(Stdio::piped());

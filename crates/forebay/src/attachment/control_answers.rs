@@ -121,7 +121,12 @@ impl AttachmentResponder {
     }
 
     async fn take_away(&self, manner: Manner) -> Result<ControlResponse, Failure> {
-        let gone = || Failure::new("the process ended before it completed the request");
+        let gone = || {
+            Failure::new("the process ended before it completed the request").remedy(
+                "`forebay status` shows whether it is still attached; if not, check the \
+                 volume, and attach it again",
+            )
+        };
         // Refuse to detach while there is no device yet: otherwise the process would create the device after it has
         // answered that the device is detached.
         self.device()?;
@@ -230,9 +235,9 @@ impl AttachmentResponder {
 
     /// Returns the remedy that tells the user how changed settings take effect.
     fn attach_again(&self) -> String {
-        let config = self.config.as_ref().map(|config| format!(" --config {}", config.display()));
+        let config = self.config.as_ref().map(|config| format!("--config {} ", config.display()));
         format!(
-            "change the settings, then `forebay detach` it, and `forebay attach{} {}` again",
+            "change the settings, then `forebay detach` it, and `forebay attach {}{}` again",
             config.unwrap_or_default(),
             self.unit
         )

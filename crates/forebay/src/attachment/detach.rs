@@ -147,7 +147,7 @@ fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
             "{device} is detached, but {} were written after its cache was drained",
             about(log.dirty_bytes)
         ))
-        .remedy(send_it_down(log, attached))),
+        .remedy(format!("destage them: `{}`", send_it_down(log, attached)))),
         _ => Ok(()),
     }
 }

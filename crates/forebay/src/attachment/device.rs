@@ -117,11 +117,15 @@ impl AttachedDevice {
             && apart(move || Ok(attach::is_hidden(number))).await?
         {
             let process = std::process::id();
+            let remedy = format!(
+                "start the programs that need it by `nsenter --mount=/proc/{process}/ns/mnt`; to mount it for all, \
+                 start `forebay attach` by `nsenter --net=/run/netns/NAME` instead of `ip netns exec` or \
+                 `forebay lab wan exec`"
+            );
             tracing::warn!(
-                mount = %mount.display(),
+                mount = %mount.display(), remedy,
                 "the file system is mounted in the mount namespace of this process only: other programs find nothing in \
-                 the folder. `nsenter --mount=/proc/{process}/ns/mnt` starts one that finds it; to mount it for all, start \
-                 `forebay attach` by `nsenter --net=/run/netns/NAME` instead of `ip netns exec` or `forebay lab wan exec`"
+                 the folder"
             );
         }
         Ok(())
@@ -170,7 +174,7 @@ impl AttachedDevice {
     /// the detach is only logged.
     pub async fn give_up(&mut self) {
         if let Err(failure) = self.detach(Manner::Force).await {
-            tracing::warn!("{}", failure.message);
+            tracing::warn!("{failure}");
         }
     }
 
@@ -340,7 +344,12 @@ impl AttachedDevice {
             if !is_said {
                 let number = self.device.number;
                 let users = apart(move || Ok(attach::users(number))).await.unwrap_or_default();
-                tracing::warn!(users = list(&users), "waiting for the users of the device");
+                tracing::warn!(
+                    users = list(&users),
+                    remedy =
+                        "end the processes that the event names, or wait until they have ended",
+                    "waiting for the users of the device"
+                );
                 is_said = true;
             }
         }
@@ -383,7 +392,11 @@ impl AttachedDevice {
             }
         }
         if timeout(RUSH, self.served.refuse()).await.is_err() {
-            tracing::warn!("the volume does not answer");
+            tracing::warn!(
+                remedy = "check its target, attach the volume again, and check its file system with \
+                 fsck",
+                "the volume does not answer"
+            );
             is_saved = false;
         }
         if !self.is_gone {
@@ -465,16 +478,20 @@ fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
     synced.and(device.flush())
 }
 
+/// Remedy if the last writes may be lost.
+const CHECK: &str =
+    "attach the volume again, check its file system with fsck, and write the missing data again";
+
 /// Returns true if the work succeeds within a time limit.
 async fn in_time<E: std::fmt::Display>(work: impl Future<Output = Result<(), E>>) -> bool {
     match timeout(RUSH, work).await {
         Ok(Ok(())) => true,
         Ok(Err(error)) => {
-            tracing::warn!(%error, "writing back failed: the last writes may be lost");
+            tracing::warn!(%error, remedy = CHECK, "writing back failed: the last writes may be lost");
             false
         }
         Err(_) => {
-            tracing::warn!("writing back timed out: the last writes may be lost");
+            tracing::warn!(remedy = CHECK, "writing back timed out: the last writes may be lost");
             false
         }
     }

@@ -74,8 +74,12 @@ async fn look(volume: &dyn Volume) -> Result<VolumeContent, Failure> {
     let mut found = Vec::new();
     for extent in [first, last] {
         let read = volume.read(extent).await;
-        let data =
-            read.map_err(|error| Failure::new(format!("cannot read the volume: {error}")))?;
+        let data = read.map_err(|error| {
+            Failure::new(format!("cannot read the volume: {error}")).remedy(
+                "`forebay ls iscsi://HOST/TARGET` shows whether the unit answers; see the \
+                 events of its target, and attach it again",
+            )
+        })?;
         found.push(data.into_bytes());
     }
     Ok(attach::content(&found[0], &found[1]))
@@ -87,7 +91,12 @@ async fn wipe(volume: &dyn Volume) -> Result<(), Failure> {
     for extent in <[Extent; 2]>::from(ends(geometry)) {
         let zeros = Data::zeros(extent.blocks as usize * geometry.block_size as usize);
         let wiped = volume.write(extent.lba, zeros, Durability::Stable).await;
-        wiped.map_err(|error| Failure::new(format!("cannot write to the volume: {error}")))?;
+        wiped.map_err(|error| {
+            Failure::new(format!("cannot write to the volume: {error}")).remedy(
+                "`forebay ls iscsi://HOST/TARGET` shows whether the unit answers; see the \
+                 events of its target, and attach it again",
+            )
+        })?;
     }
     Ok(())
 }

@@ -109,12 +109,22 @@ pub fn serve_writeback() {
     // SAFETY: PR_SET_IO_FLUSHER takes only numbers.
     if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } < 0 {
         let error = std::io::Error::last_os_error();
-        tracing::warn!(%error, "the kernel may wait for this process when memory is short (PR_SET_IO_FLUSHER)");
+        tracing::warn!(
+            %error,
+            remedy = "nothing has to be done unless memory is short: start it as root, or as a service \
+             with AmbientCapabilities=CAP_SYS_RESOURCE",
+            "the kernel may wait for this process when memory is short (PR_SET_IO_FLUSHER)"
+        );
     }
     // Lock pages once they are touched: none of our pages may be swapped out, since the swap may be on our own device.
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = rustix::mm::mlockall(flags) {
-        tracing::warn!(%error, "this process may be swapped out (mlockall)");
+        tracing::warn!(
+            %error,
+            remedy = "nothing has to be done unless memory is short: start it as root, or as a service \
+             with LimitMEMLOCK=infinity",
+            "this process may be swapped out (mlockall)"
+        );
     }
 }
 
@@ -124,6 +134,11 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 /// Tells the kernel to kill other processes first when memory is exhausted.
 pub fn end_last() {
     if let Err(error) = fs::write(Path::new("/proc/self/oom_score_adj"), "-1000") {
-        tracing::warn!(%error, "the kernel may kill this process when memory is exhausted (oom_score_adj)");
+        tracing::warn!(
+            %error,
+            remedy = "nothing has to be done unless memory is short: start it as root, or as a service \
+             with OOMScoreAdjust=-1000",
+            "the kernel may kill this process when memory is exhausted (oom_score_adj)"
+        );
     }
 }

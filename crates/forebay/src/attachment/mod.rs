@@ -107,11 +107,14 @@ async fn open_control(
     match opened.await {
         Ok(control) => Some(control),
         Err(failure) => {
-            tracing::warn!(
-                "{}; use `forebay status` and `forebay gateway` with --control {} once the device \
-                 exists",
-                failure.message,
+            let remedy = format!(
+                "use `forebay status` and `forebay gateway` with --control {} once the device exists",
                 place.socket().display()
+            );
+            tracing::warn!(
+                reason = failure.message,
+                remedy,
+                "the control socket of the settings is not used"
             );
             None
         }
@@ -256,7 +259,12 @@ fn notify(state: &str) {
         socket.send_to_addr(state.as_bytes(), &address)
     });
     if let Err(error) = sent {
-        tracing::warn!(%error, "cannot notify the service manager");
+        tracing::warn!(
+            %error,
+            remedy = "nothing has to be done unless systemd ends the process: then set \
+             NotifyAccess=main in its unit",
+            "cannot notify the service manager"
+        );
     }
 }
 

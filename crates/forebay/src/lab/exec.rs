@@ -16,5 +16,6 @@ pub fn exec(args: &Exec) -> Result<(), Failure> {
             .remedy(format!("start it with `forebay lab wan run --name {name}`"))
     })?;
     let error = command.args(&args.command).exec();
-    Err(Failure::new(format!("cannot run `ip`: {error}")))
+    Err(Failure::new(format!("cannot run `ip`: {error}"))
+        .remedy("install it (`apt-get install iproute2`), and run this command as root"))
 }

@@ -93,7 +93,8 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
         planned = plan()?;
     }
     if stop.load(Ordering::Relaxed) {
-        return Err(Failure::new("stopped; nothing was measured"));
+        return Err(Failure::new("stopped; nothing was measured")
+            .remedy("the same command starts it again"));
     }
     print(describe(args, &planned, [there, others], &out))?;
     if planned.run.is_empty() && there == 0 {
@@ -229,8 +230,10 @@ fn in_memory(name: &str) -> PathBuf {
 
 /// Prepares empty folders for a run.
 fn stage(args: &Measure, out: &Path, stop: &Arc<AtomicBool>) -> Result<LabStage, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::new(format!("cannot find this program: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| {
+        Failure::new(format!("cannot find this program: {error}"))
+            .remedy("mount /proc, and start the program again")
+    })?;
     let out = fs::canonicalize(out)
         .map_err(|error| Failure::new(format!("{}: {error}", out.display())))?;
     if out.to_str().is_none() {
@@ -371,8 +374,10 @@ const ROOM: &str = "free space there; the same command continues";
 
 /// Reads figures that were measured elsewhere, for a section of the report.
 fn beside(file: &Path) -> Result<Section, Failure> {
-    let text = fs::read_to_string(file)
-        .map_err(|error| Failure::new(format!("cannot read {}: {error}", file.display())))?;
+    let text = fs::read_to_string(file).map_err(|error| {
+        Failure::new(format!("cannot read {}: {error}", file.display()))
+            .remedy("name a file that this user may read with --beside")
+    })?;
     lab::beside(&text).map_err(failed)
 }
 

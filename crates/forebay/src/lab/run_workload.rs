@@ -66,9 +66,13 @@ fn task(args: &LabWorkloadArgs) -> Result<WorkloadTask, Failure> {
     match (&args.task, args.given) {
         (Some(task), false) => Ok(task.clone()),
         (None, true) => serde_json::from_reader(std::io::stdin()).map_err(|error| {
-            Failure::settings(format!("standard input is not a workload: {error}"))
+            Failure::settings(format!("standard input is not a workload: {error}")).remedy(
+                "name a workload in place of --given; `forebay lab workload --help` lists \
+                 them",
+            )
         }),
-        (Some(_), true) => Err(Failure::settings("either a workload or --given")),
+        (Some(_), true) => Err(Failure::settings("either a workload or --given")
+            .remedy("leave out --given; `forebay lab workload --help` describes the workloads")),
         (None, false) => {
             let all = WorkloadTask::augment_subcommands(clap::Command::new("all"));
             let names: Vec<_> = all.get_subcommands().map(clap::Command::get_name).collect();

@@ -49,5 +49,9 @@ pub fn act(
         std::process::exit(1);
     };
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(act);
-    thread.map(drop).map_err(|error| Failure::new(format!("cannot start a thread: {error}")))
+    thread.map(drop).map_err(|error| {
+        Failure::new(format!("cannot start a thread: {error}")).remedy(
+            "raise the limit of processes (`ulimit -u`, TasksMax= of systemd), or free memory",
+        )
+    })
 }

@@ -147,14 +147,19 @@ async fn answer(running: Arc<Mutex<RunningWanLink>>, request: ControlRequest) ->
         ControlRequest::Link { near_to_far, far_to_near } => {
             running.lock().change([near_to_far, far_to_near])
         }
-        _ => Err(Failure::new("this process carries the packets of a link, and serves nothing")),
+        _ => Err(Failure::new("this process carries the packets of a link, and serves nothing")
+            .remedy(
+                "name the settings of a process of `forebay serve` with --config, or its \
+                 socket with --control",
+            )),
     });
     match answered.await {
         Ok(Ok(linked)) => ControlResponse::Link(Box::new(linked)),
         Ok(Err(failure)) => ControlResponse::Failure(failure),
-        Err(_) => ControlResponse::Failure(Failure::new(
-            "the process ended before it completed the request",
-        )),
+        Err(_) => ControlResponse::Failure(
+            Failure::new("the process ended before it completed the request")
+                .remedy("`forebay lab wan status` shows whether the link is still there"),
+        ),
     }
 }
 

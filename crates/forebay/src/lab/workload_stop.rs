@@ -66,7 +66,8 @@ impl WorkloadStopSignal {
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> Result<T, Failure> {
         let done = catch_unwind(AssertUnwindSafe(work));
         if self.0.load(Ordering::Relaxed) {
-            return Err(Failure::new("stopped by a signal: there is no result"));
+            return Err(Failure::new("stopped by a signal: there is no result")
+                .remedy("the same command starts it again"));
         }
         done.map_err(|panic: Box<dyn Any + Send>| resume_unwind(panic))
     }

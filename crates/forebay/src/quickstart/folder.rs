@@ -81,7 +81,11 @@ stack = [
 impl Drop for QuickstartFolder {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(%error, folder = %self.0.display(), "the folder stays");
+            tracing::warn!(
+                %error, folder = %self.0.display(),
+                remedy = "remove it: `rm -r` with the folder of this event",
+                "the folder stays"
+            );
         }
     }
 }

@@ -51,7 +51,8 @@ const GATEWAY_NAME: &str = "iqn.2026-11.io.forebay:quickstart-gateway";
 /// Runs the demonstration. An interrupt stops all processes and removes all files.
 pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     if !(0.05..=60.0).contains(&args.seconds) {
-        return Err(Failure::settings("--seconds is not between 0.05 and 60"));
+        return Err(Failure::settings("--seconds is not between 0.05 and 60")
+            .remedy("write, for example, `forebay quickstart --seconds 3`"));
     }
     // Register both signals before any process is started. `ctrl_c` would do that only when it is polled; until then,
     // an interrupt would end this process without removing the folder.
@@ -67,7 +68,8 @@ pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     if kept.get() {
         return Ok(());
     }
-    Err(Failure::new(format!("{how}; nothing is left running")))
+    Err(Failure::new(format!("{how}; nothing is left running"))
+        .remedy("start it again with `forebay quickstart`"))
 }
 
 /// Runs all parts of the demonstration. Sets `kept` when they are done and the processes only continue to run.
@@ -134,13 +136,20 @@ impl QuickstartSetup {
     async fn set(bar: &QuickstartProgressBar) -> Result<Self, Failure> {
         bar.begin("starting the node");
         let folder = QuickstartFolder::make()?;
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::new(format!("cannot find our own program: {error}")))?;
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::new(format!("cannot find our own program: {error}"))
+                .remedy("mount /proc, and start the program again")
+        })?;
         let config =
             folder.write("node.toml", &folder.node_settings(NODE_NAME, BLOCKS * BLOCK as u64))?;
         let node = QuickstartProcess::start("node", &program, &config, folder.path()).await?;
         let link = RelayLink::open(LOOPBACK, node.address, LINE).await;
-        let link = link.map_err(|error| Failure::new(format!("cannot open the link: {error}")))?;
+        let link = link.map_err(|error| {
+            Failure::new(format!("cannot open the link: {error}")).remedy(
+                "allow this user to listen on 127.0.0.1, raise the limit of open files \
+                 (`ulimit -n`), and start again",
+            )
+        })?;
         let stage =
             Self { folder, program, node, link, ledger: Arc::new(QuickstartLedger::new(BLOCKS)) };
         bar.begin("filling the volume at the node");

@@ -43,8 +43,12 @@ impl QuickstartProcess {
         config: &Path,
         folder: &Path,
     ) -> Result<Self, Failure> {
-        let cannot =
-            |error: io::Error| Failure::new(format!("cannot start the {name} process: {error}"));
+        let cannot = |error: io::Error| {
+            Failure::new(format!("cannot start the {name} process: {error}")).remedy(
+                "raise the limit of processes (`ulimit -u`), and set TMPDIR to a folder \
+                 with 1 GiB of free space",
+            )
+        };
         let events = folder.join(format!("{name}.events"));
         let stderr = File::options().append(true).create(true).open(&events).map_err(cannot)?;
         let mut command = Command::new(program);
@@ -85,6 +89,7 @@ impl QuickstartProcess {
         let last: Vec<_> = events.lines().rev().take(6).collect();
         let last: Vec<_> = last.into_iter().rev().collect();
         Failure::new(format!("the {} process {how}; it said:\n{}", self.name, last.join("\n")))
+            .remedy("remove the cause that it names, and start `forebay quickstart` again")
     }
 
     /// Kills the process with SIGKILL.
