@@ -7,6 +7,7 @@ mod step_list;
 mod check;
 mod message_scan;
 mod message_page;
+mod message_rules;
 mod reference;
 mod packages;
 mod powercut;
@@ -248,6 +249,7 @@ fn main() -> ExitCode {
             let mut steps = Steps::new(filter);
             let mut list = StepList::default();
             check::steps(&mut list);
+            message_rules::steps(&mut list);
             list.run_here(&mut steps);
             exit(steps.finish())
         }

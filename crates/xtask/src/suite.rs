@@ -27,6 +27,7 @@ use anyhow::{Context, Result};
 use rig::build;
 
 use crate::check;
+use crate::message_rules;
 use crate::packages;
 use crate::side_steps::{SideStep, StepNeed};
 use crate::step_list::StepList;
@@ -85,6 +86,7 @@ pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     let tools = wanted.interop && steps.run_always(PACKAGES, provide_packages);
     let mut checks = StepList::default();
     check::steps(&mut checks);
+    message_rules::steps(&mut checks);
     let checks = checks.beside(&mut steps, arguments);
     steps.run_side_by_side(places, longest_first(checks));
     let mut list = StepList::default();
@@ -126,7 +128,8 @@ pub fn run_step(
 ) -> Result<()> {
     let mut list = StepList::default();
     check::steps(&mut list);
-    // The parent process asks for a step only if its foreign tools are installed.
+    message_rules::steps(&mut list);
+    // A step is only requested if its tools are there.
     program_steps(&mut list, program.unwrap_or(Path::new("")), wanted, true);
     list.run_for_another(name, result)
 }
