@@ -215,7 +215,8 @@ impl<'a> Scan<'_, 'a> {
             Expr::Macro(call) if call.mac.path.is_ident("format") => {
                 let first = arguments(call.mac.tokens.clone()).into_iter().next();
                 let text = first.and_then(|first| syn::parse2::<syn::LitStr>(first).ok());
-                text.map(|text| with_values(&text.value())).into_iter().collect()
+                let constant = |name: &str| self.constant(name, depth);
+                text.map(|text| filled(&text.value(), constant)).into_iter().collect()
             }
             Expr::MethodCall(call) => {
                 let named = self.values_of(&call.method.to_string());
@@ -255,6 +256,17 @@ impl<'a> Scan<'_, 'a> {
         let Expr::Path(path) = name else { return vec![] };
         let last = path.path.segments.last().map(|last| last.ident.to_string());
         last.and_then(|last| self.shared.get(&last)).cloned().unwrap_or_default()
+    }
+
+    /// Returns the text of a constant.
+    fn constant(&self, name: &str, depth: usize) -> Option<String> {
+        let is_constant = name.bytes().all(|c| c.is_ascii_uppercase() || c == b'_');
+        let values = self.values_of(name).iter().filter(|_| is_constant);
+        let mut texts: Vec<String> = values.flat_map(|value| self.texts(value, depth)).collect();
+        if texts.is_empty() {
+            texts = self.shared.get(name).cloned().unwrap_or_default();
+        }
+        texts.pop().filter(|_| texts.is_empty())
     }
 
     fn values_of(&self, name: &str) -> &[&'a Expr] {
@@ -332,6 +344,11 @@ fn field(argument: &TokenStream, name: &str) -> Option<Expr> {
 
 /// Replaces each placeholder of a format string by [`VALUE`].
 fn with_values(format: &str) -> String {
+    filled(format, |_| None)
+}
+
+/// Replaces each placeholder of a format string by the text of the constant that it names, or else by [`VALUE`].
+fn filled(format: &str, constant: impl Fn(&str) -> Option<String>) -> String {
     let mut text = String::new();
     let mut rest = format;
     while let Some(at) = rest.find(['{', '}']) {
@@ -341,8 +358,9 @@ fn with_values(format: &str) -> String {
             text.push_str(found);
             rest = after;
         } else {
-            text.push_str(VALUE);
-            rest = after.split_once('}').map_or("", |(_, after)| after);
+            let (name, after) = after.split_once('}').unwrap_or((after, ""));
+            text.push_str(constant(name).as_deref().unwrap_or(VALUE));
+            rest = after;
         }
     }
     text + rest
@@ -402,6 +420,11 @@ mod tests {
         check("tracing::error!(%path, remedy = HELP, \"lost\");", &[("lost", "help")]);
         check("let remedy = \"r\"; warn!(remedy, \"late: {} s\", 3);", &[("late: … s", "r")]);
         check("info!(\"started\");", &[]);
+    }
+
+    #[test]
+    fn a_constant_within_a_remedy_is_written_out() {
+        check("Failure::new(\"a\").remedy(format!(\"{HELP} {x}\"))", &[("a", "help …")]);
     }
 
     #[test]
