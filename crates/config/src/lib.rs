@@ -415,6 +415,11 @@ fn lasting(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
+/// The first step of every remedy after which a volume has older content than its hosts have seen.
+pub const UNMOUNT_REMEDY: &str = "first unmount the volume at every host, since its content is older afterwards and a \
+                                  file system that is still mounted would be damaged \
+                                  (docs/guide/recover.md#before-an-older-state-is-served)";
+
 /// Returns the command that removes the record of `path` from the settings file `config`.
 pub fn forget_command(config: &Path, path: &Path, loses_data: bool) -> String {
     let lose = if loses_data { " --lose-data" } else { "" };

@@ -511,7 +511,7 @@ fn stack<'a>(unit: &'a Unit, at: &KeyPath, files: &mut LayerFiles<'a>) -> Settin
                 } else {
                     "this layer must be the bottom layer"
                 },
-                "put exactly one of memory, file and remote first in the stack",
+                "put exactly one of memory, file, half and remote first in the stack",
             );
         }
         match (index, unit.file_part()) {

@@ -38,7 +38,9 @@ pub struct CacheLayerSettings {
     /// write waits for the slower leg. A log made without a mirror cannot get one later.
     pub log_mirror: Option<PathBuf>,
     /// If true, a mirrored log starts with one leg even though the missing leg may have newer writes, which are then
-    /// lost. Set it for one start, when the other leg is permanently lost, and remove it afterwards.
+    /// lost. Before that start, unmount the volume at every host: its content may be older afterwards, and a file
+    /// system that is still mounted would be damaged. Set it for one start, when the other leg is permanently lost,
+    /// and remove it afterwards.
     pub log_degraded: bool,
     /// Rate in bytes per second at which dirty data in the log is read and verified every ten minutes, to find
     /// corruption early; at most 1 TiB. 0 disables the scrub. A corrupt block is repaired from the other leg of a
@@ -135,8 +137,10 @@ pub struct CacheLayerSettings {
     /// at the node, a log and an `initiator_name` for each gateway, and `report` "after-complete" or "immediate". The
     /// gateway then needs its node to start, and supports no reservations.
     pub share: bool,
-    /// If true, a damaged log is used although acknowledged writes are missing from it: these writes are lost. Set it
-    /// for one start, after `forebay check` has reported what is missing, and remove it afterwards.
+    /// If true, a damaged log is used although acknowledged writes are missing from it: these writes are lost. Before
+    /// that start, unmount the volume at every host: its content is older afterwards, and a file system that is still
+    /// mounted would be damaged. Set it for one start, after `forebay check` has reported what is missing, and remove
+    /// it afterwards.
     pub accept_loss: bool,
     /// True if the log was brought here on purpose and its former gateway is fenced. A settings file cannot set this,
     /// because it is valid for one start only.
