@@ -291,6 +291,12 @@ fn printable_owner(claim: &Claim) -> String {
 /// gateway made that claim is then missing.
 pub const OURSELVES: &str = "(this gateway itself)";
 
+/// Part of the reason if another gateway has the claim, in another log.
+pub const DATA_ELSEWHERE: &str = "its dirty data is with";
+
+/// Part of the reason if another gateway uses a copy of the same log.
+pub const COPY_IN_USE: &str = "uses a copy of this log";
+
 /// Part of the reason of a refused claim if the node was restored from an older backup.
 pub const NODE_IS_OLDER: &str = "the node was restored from an older backup";
 
@@ -341,7 +347,7 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
             "its dirty data is with {owner} {OURSELVES}, in another log: {log}, generation {generation}"
         ),
         0x81 | 0x80 => format!(
-            "its dirty data is with {owner}, in log {log}, generation {generation}"
+            "{DATA_ELSEWHERE} {owner}, in log {log}, generation {generation}"
         ),
         0x82 if *instance != claim.instance => format!(
             "the node knows nothing of this log, which was generation {} there: {NODE_IS_OLDER}, and later \
@@ -358,7 +364,7 @@ pub(crate) fn reason(sense: Sense, claim: &Claim, report: Option<&ClaimReport>) 
              other initiators may have written to the volume since; {ours}"
         ),
         0x85 => format!(
-            "{owner} uses a copy of this log at present (generation {generation}), and {ours}"
+            "{owner} {COPY_IN_USE} at present (generation {generation}), and {ours}"
         ),
         0x86 if claim.shares => "the unit is not shared: set this in its settings".to_owned(),
         0x86 => "the unit is shared with other gateways: this gateway has to share it as well".to_owned(),

@@ -31,7 +31,7 @@ mod claim_task;
 mod volatile_writes;
 mod volume;
 
-pub use claim::{NODE_IS_OLDER, OURSELVES, claim_of};
+pub use claim::{COPY_IN_USE, DATA_ELSEWHERE, NODE_IS_OLDER, OURSELVES, claim_of};
 pub use discovery::{DiscoveredTarget, ListedUnit, discover, list_units};
 pub use error::{CommandError, Error};
 pub use iscsi::{
