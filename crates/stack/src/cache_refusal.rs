@@ -3,7 +3,7 @@
 use std::{os::unix::fs::FileTypeExt, path::Path};
 
 use cache::{CacheOpenError, KeyRefusal};
-use config::quoted;
+use config::{UNMOUNT_REMEDY, quoted};
 use control::Failure;
 use volume::Claim;
 
@@ -87,7 +87,7 @@ pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
 
 /// The last part of remedies for a log or an NVRAM that lacks acknowledged writes.
 const ACCEPT_LOSS: &str = "set `accept_loss = true` for one start to continue with the undamaged data, and \
-                           check the content of the volume then";
+                           check the content of the volume";
 
 /// Returns the instructions to discard the log together with its record.
 fn give_up_with_record(settings: &config::CacheLayerSettings) -> String {
@@ -104,7 +104,9 @@ fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> 
     let zero = give_up_with_record(settings);
     match error {
         CacheOpenError::NotALog => {
-            format!("name the right file or device; to discard the content of this one, {zero}")
+            format!(
+                "name the right file or device; to discard the content of this one, {UNMOUNT_REMEDY}; then {zero}"
+            )
         }
         CacheOpenError::Version { found, supported, .. } if found > supported => {
             "use the newer Forebay".into()
@@ -117,7 +119,7 @@ fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> 
         CacheOpenError::Truncated { recorded, .. } => format!(
             "restore the complete log; if it is lost, give the file its former length \
              (`truncate -s {} {path}`) and start; if acknowledged writes are missing from it then, \
-             {ACCEPT_LOSS}",
+             {UNMOUNT_REMEDY}; then {ACCEPT_LOSS}",
             recorded.saturating_mul(4096)
         ),
         CacheOpenError::OtherVolume { .. } => format!(
@@ -128,12 +130,16 @@ fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> 
             "give the volume its former size back until the log is drained (`dirty_bytes` 0 in \
              `forebay status`), then {zero}"
         ),
-        CacheOpenError::Missing(_) => format!("restore the undamaged log, or {ACCEPT_LOSS}"),
-        CacheOpenError::LogMissing { .. } => format!(
-            "put the log back under {path}; to continue with a new one, and lose the content of that log, set \
-             `accept_loss = true` for one start"
+        CacheOpenError::Missing(_) => format!(
+            "restore the undamaged log; if it is lost, {UNMOUNT_REMEDY}; then {ACCEPT_LOSS}"
         ),
-        CacheOpenError::Dirty { .. } => format!("drain it, or {zero}"),
+        CacheOpenError::LogMissing { .. } => format!(
+            "put the log back under {path}; to continue with a new one, and lose the content of that log, \
+             {UNMOUNT_REMEDY}; then set `accept_loss = true` for one start"
+        ),
+        CacheOpenError::Dirty { .. } => {
+            format!("drain it; to discard its content, {UNMOUNT_REMEDY}; then {zero}")
+        }
         _ => "check the disk of the log; its content may be needed".into(),
     }
 }
@@ -142,10 +148,15 @@ fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> 
 fn nvram_remedy(error: &CacheOpenError) -> String {
     match error {
         CacheOpenError::NvramMissing(_) | CacheOpenError::OtherNvram { .. } => {
-            format!("name the NVRAM file that belongs to it with `nvram`, or {ACCEPT_LOSS}")
+            format!(
+                "name the NVRAM file that belongs to it with `nvram`; if it is lost, {UNMOUNT_REMEDY}; then \
+                 {ACCEPT_LOSS}"
+            )
         }
         CacheOpenError::NvramBehind { .. } => {
-            format!("restore the newest NVRAM file, or {ACCEPT_LOSS}")
+            format!(
+                "restore the newest NVRAM file; if it is lost, {UNMOUNT_REMEDY}; then {ACCEPT_LOSS}"
+            )
         }
         _ => "check the storage of the NVRAM file; its content is needed".into(),
     }
@@ -177,7 +188,7 @@ fn member_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) 
         CacheOpenError::Absent { .. } => format!(
             "serve that volume with this common cache again until the log is drained \
              (`forebay gateway drain`), and remove it then; if it is lost, `forebay gateway give-up` it; to \
-             discard the log's data of all volumes, {zero}"
+             discard the log's data of all volumes, {UNMOUNT_REMEDY}; then {zero}"
         ),
         CacheOpenError::GivenUp { .. } => {
             "remove its unit from the settings; or add it again with the content of its far volume: \
@@ -185,20 +196,35 @@ fn member_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) 
                 .into()
         }
         _ => {
-            format!("restore the undamaged log; to discard its data of all volumes, {zero}")
+            format!(
+                "restore the undamaged log; to discard its data of all volumes, {UNMOUNT_REMEDY}; then {zero}"
+            )
         }
     }
 }
 
-/// Returns the remedy for a far volume that another log has claimed. `reason` is the node's answer.
+/// Returns the remedy for a far volume that another log has claimed. `reason` is the node's answer. The log may be new
+/// and blank: then there is nothing in it to adopt.
 fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
+    let path = quoted(&settings.log);
     if reason.contains(initiator::OURSELVES) {
-        let path = quoted(&settings.log);
         return format!(
             "the log of this gateway that has the claim is missing, or another gateway has the same \
-             `initiator_name`: put that log back under {path}; if it is lost, at the node: \
+             `initiator_name`: put that log back under {path}; if it is lost, {UNMOUNT_REMEDY}; then, at the \
+             node, `forebay claim drop TARGET/LUN --lose-dirty-data`"
+        );
+    }
+    if reason.contains(initiator::DATA_ELSEWHERE) {
+        return format!(
+            "let that gateway drain (`forebay gateway drain`) and stop, or bring its log here and adopt it \
+             (docs/guide/move.md); if that log is lost, {UNMOUNT_REMEDY}; then, at the node, \
              `forebay claim drop TARGET/LUN --lose-dirty-data`"
         );
+    }
+    if reason.contains(initiator::COPY_IN_USE) {
+        return "stop that gateway; or continue with this copy in its place: `forebay gateway adopt` \
+                (docs/guide/move.md)"
+            .to_owned();
     }
     if reason.contains(Claim::OLDER_LOG) {
         return older_log(
@@ -207,12 +233,13 @@ fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
         );
     }
     if reason.contains(initiator::NODE_IS_OLDER) {
-        return "restore the node's newest `state` folder and volume; if they are lost, set \
-                `accept_loss = true` for one start, and check the content of the volume then"
-            .to_owned();
+        return format!(
+            "restore the node's newest `state` folder and volume; if they are lost, {UNMOUNT_REMEDY}; then set \
+             `accept_loss = true` for one start, and check the content of the volume"
+        );
     }
-    "see the owner of the claim with `forebay claim show` at the node; to adopt this log here in place of that \
-     owner, `forebay gateway adopt`; see docs/guide/move.md"
+    "see the owner of the claim with `forebay claim show` at the node, and find the message in \
+     docs/reference/claims.md#refused-logs"
         .to_owned()
 }
 
@@ -223,10 +250,10 @@ fn older_log(settings: &config::CacheLayerSettings, first: &str) -> String {
     let nvram = nvram
         .map_or_else(String::new, |path| format!(", remove the NVRAM (`rm {}`)", quoted(path)));
     format!(
-        "restore the newest log and NVRAM. If they are lost, discard this copy: {first}{}{nvram}, remove the \
-         log's record (`{}`), and start; the volume then keeps its content, and writes that only this log \
-         holds are lost. `accept_loss = true` does the opposite: it writes the older data of this copy over \
-         newer data of the volume",
+        "restore the newest log and NVRAM. If they are lost, {UNMOUNT_REMEDY}; then discard this copy: \
+         {first}{}{nvram}, remove the log's record (`{}`), and start; the volume then keeps its content, \
+         and writes that only this log holds are lost. `accept_loss = true` does the opposite: it writes the \
+         older data of this copy over newer data of the volume",
         give_up_log(settings),
         config::forget_command(&settings.config, &settings.log, true)
     )
@@ -278,6 +305,41 @@ mod tests {
         for error in [CacheOpenError::Settings("wrong".into()), CacheOpenError::Unwitnessed] {
             assert!(!is_refused(&error), "{error}");
         }
+    }
+
+    #[test]
+    fn a_remedy_that_leaves_older_content_says_to_unmount_first() {
+        let cache = config::CacheLayerSettings::default();
+        let claims = [
+            "its dirty data is with iqn.a:b, in log 12, generation 3",
+            "its dirty data is with iqn.a:b (this gateway itself), in another log: 12, generation 3",
+            initiator::NODE_IS_OLDER,
+            Claim::OLDER_LOG,
+        ];
+        let claims = claims.into_iter().map(|reason| CacheOpenError::Claim(reason.into()));
+        let others = [
+            CacheOpenError::NotALog,
+            CacheOpenError::Truncated { recorded: 2, found: 1 },
+            CacheOpenError::Behind { ends: 1, confirmed: 2 },
+        ];
+        for error in claims.chain(others) {
+            let remedy = refusal(&cache, &error).remedy.expect("there is one");
+            let unmount =
+                remedy.find(UNMOUNT_REMEDY).unwrap_or_else(|| panic!("{error}: {remedy}"));
+            let gives_up = ["claim drop", "forget", "accept_loss = true"].map(|it| remedy.find(it));
+            assert!(gives_up.into_iter().flatten().all(|at| unmount < at), "{error}: {remedy}");
+        }
+    }
+
+    /// The log may be a new one, with which nothing can be adopted: the claim of the other log has to be dropped.
+    #[test]
+    fn the_remedy_for_data_in_another_log_is_to_drop_its_claim_if_that_log_is_lost() {
+        let cache = config::CacheLayerSettings::default();
+        let reason = format!("{} iqn.a:b, in log 12, generation 3", initiator::DATA_ELSEWHERE);
+        let failure = refusal(&cache, &CacheOpenError::Claim(reason.into()));
+        let remedy = failure.remedy.expect("there is one");
+        assert!(remedy.contains("`forebay claim drop TARGET/LUN --lose-dirty-data`"), "{remedy}");
+        assert!(!remedy.contains("adopt this log"), "{remedy}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use config::CacheLayerSettings;
+use config::{CacheLayerSettings, UNMOUNT_REMEDY};
 use control::{Failure, LogMirrorFigures};
 use parking_lot::Mutex;
 use volume::{
@@ -318,9 +318,9 @@ fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
         }
         // Propose to overwrite this leg only if the other leg is valid. Otherwise this leg may be the only copy.
         MirrorError::NotAHalf { half, other_is_whole: true, .. } => format!(
-            "name the right file or device; to fill {} again from the other leg, write zeros over its first \
-             MiB ({}), and, if the label of the other leg does not say yet that it is used alone, start with \
-             `log_degraded = true` once",
+            "name the right file or device; to fill {} again from the other leg, {UNMOUNT_REMEDY}; then write \
+             zeros over its first MiB (`{}`), and, if the label of the other leg does not say yet that it is \
+             used alone, start with `log_degraded = true` once",
             name(*half),
             zero(name(*half))
         ),
@@ -334,13 +334,13 @@ fn refusal(settings: &CacheLayerSettings, error: &MirrorError) -> Failure {
             format!("name the two legs of one log; {first} and {second} are not")
         }
         MirrorError::Split { .. } => format!(
-            "write zeros over the first MiB of the leg whose writes are to be discarded ({} or {}), and start \
-             with `log_degraded = true` once",
+            "{UNMOUNT_REMEDY}; then write zeros over the first MiB of the leg whose writes are to be discarded \
+             (`{}` or `{}`), and start with `log_degraded = true` once",
             zero(&first),
             zero(&second)
         ),
         MirrorError::Absent { half, .. } => format!(
-            "restore {}, or, if it is lost, start with `log_degraded = true` once",
+            "restore {}; if it is lost, {UNMOUNT_REMEDY}; then start with `log_degraded = true` once",
             name(*half)
         ),
     };

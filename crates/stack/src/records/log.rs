@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use config::{CacheLayerSettings, quantity::about};
+use config::{CacheLayerSettings, UNMOUNT_REMEDY, quantity::about};
 use control::Failure;
 use parking_lot::Mutex;
 
@@ -168,7 +168,7 @@ impl LogRecords {
         ));
         let remedy = format!(
             "put the log back and {}; for a new and empty log, remove the file (on a block device, write zeros over \
-             the first MiB) first; to send what the other log holds to the volume: `{}`",
+             the first MiB) first; to send what the other log holds to the volume, {UNMOUNT_REMEDY}; then `{}`",
             self.recorder.again(),
             self.recorder.records.forget_command(&record.path, false)
         );
@@ -193,7 +193,8 @@ impl LogRecords {
             held(log)
         ));
         let remedy = format!(
-            "name {} as the log again, or move that file to {}, and {}; to discard its content: `{}`",
+            "name {} as the log again, or move that file to {}, and {}; to discard its content, {UNMOUNT_REMEDY}; \
+             then `{}`",
             former.display(),
             now.display(),
             self.recorder.again(),
@@ -217,11 +218,12 @@ impl LogRecords {
         let remedy = match log.is_exported {
             true => format!(
                 "it was exported to be adopted on another host: remove the unit from these settings, or put \
-                 the log back; to start with a new one, and lose the content of the exported one: `{forget}`"
+                 the log back; to start with a new one, and lose the content of the exported one, {UNMOUNT_REMEDY}; \
+                 then `{forget}`"
             ),
             false => format!(
-                "mount its disk or put the log back, and {}; to discard its content and start with a new one: \
-                 `{forget}`, and if the node has a claim of that log, there \
+                "mount its disk or put the log back, and {}; to discard its content and start with a new one, \
+                 {UNMOUNT_REMEDY}; then `{forget}`, and if the node has a claim of that log, there \
                  `forebay claim drop TARGET/LUN --lose-dirty-data`",
                 self.recorder.again()
             ),

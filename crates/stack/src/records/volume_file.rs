@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use config::quantity::about;
+use config::{UNMOUNT_REMEDY, quantity::about};
 use control::Failure;
 use parking_lot::Mutex;
 use volume::FileVolume;
@@ -130,7 +130,7 @@ impl Recorder {
         ));
         NotOpened::Refused(failure.remedy(format!(
             "mount its disk or put the file back, and {}; to discard that volume and use the present file, or \
-             a new and empty one: `{}`",
+             a new and empty one, {UNMOUNT_REMEDY}; then `{}`",
             self.again(),
             self.records.forget_command(&record.path, true)
         )))
