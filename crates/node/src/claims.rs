@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use config::UNMOUNT_REMEDY;
 use control::{ClaimStatus, Failure, UnitName};
 use stack::figures;
 use unit::{LogicalUnit, NotDropped, Sharer};
@@ -89,6 +90,6 @@ fn would_lose(unit: &UnitName, claim: &ClaimStatus) -> Failure {
     ))
     .remedy(format!(
         "drain and stop that gateway, or adopt its log on another host (`forebay gateway adopt`); if it is \
-         lost, `forebay claim drop {unit} --lose-dirty-data`, and check the file systems on the volume"
+         lost, {UNMOUNT_REMEDY}; then `forebay claim drop {unit} --lose-dirty-data`, and check the file systems"
     ))
 }
