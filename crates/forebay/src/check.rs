@@ -6,7 +6,9 @@ mod free_space;
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use cache::{MappedFile, StableMemory as _};
-use config::{FarVolumeAddress, IscsiTargetSettings, Layer, Settings, Unit, quantity::about};
+use config::{
+    FarVolumeAddress, IscsiTargetSettings, Layer, Settings, UNMOUNT_REMEDY, Unit, quantity::about,
+};
 use control::{ClaimStatus, ControlRequest, ControlResponse, FAILED, Failure, ServingStatus};
 use node::naming::Naming;
 use stack::{
@@ -439,11 +441,13 @@ async fn look_at_claim(
     let claimed = format!("{} is claimed for log {log} (generation {generation})", remote.url);
     Some(match *owner == us.initiator_name.0 {
         true => Failure::new(format!("{claimed} of this gateway ({owner}), but {here}"))
-            .remedy(format!("put that log back under {path}; if it is permanently lost, {drop}")),
+            .remedy(format!(
+                "put that log back under {path}; if it is permanently lost, {UNMOUNT_REMEDY}; then {drop}"
+            )),
         false => Failure::new(format!("{claimed} of {owner}, so this gateway cannot write to it"))
             .remedy(format!(
                 "let that gateway drain and stop, or bring its log here and adopt it with \
-                 `forebay gateway adopt`; if it is permanently lost, {drop}"
+                 `forebay gateway adopt`; if it is permanently lost, {UNMOUNT_REMEDY}; then {drop}"
             )),
     })
 }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use config::{CacheLayerSettings, Layer, Settings, Unit};
+use config::{CacheLayerSettings, Layer, Settings, UNMOUNT_REMEDY, Unit};
 use control::{ControlRequest, ControlResponse, Failure};
 use stack::{
     NotOpened,
@@ -46,7 +46,7 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
             record.opened
         ))
         .remedy(format!(
-            "mount its disk or put the file back; if it is permanently lost: `{}`",
+            "mount its disk or put the file back; if it is permanently lost, {UNMOUNT_REMEDY}; then `{}`",
             records.forget_command(&path, true)
         )));
     }

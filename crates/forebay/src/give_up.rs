@@ -32,8 +32,8 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
             about(bytes)
         ))
         .remedy(
-            "make the volume available again, and it gets this data; if it is permanently lost, \
-             use --lose-dirty-data",
+            "make the volume available again, and it gets this data; if it is permanently lost, unmount it at \
+             every host, and use --lose-dirty-data",
         ));
     }
     if bytes > 0 {
