@@ -97,8 +97,9 @@ impl CacheCore {
             bytes,
             ranges = ranges.len(),
             unnamed_ranges = ranges.len().saturating_sub(MOST_NAMED),
-            remedy = "restore the blocks that the events name from a backup; then restart this \
-             process; see docs/guide/recover.md#log-lost-while-in-use",
+            remedy = "unmount the volume at every host, stop this process, give the log up \
+             (docs/guide/recover.md#give-up-a-log), start again, and restore the blocks that the events name \
+             from a backup",
             "the far volume has everything that could be read from the lost log"
         );
         self.clean_sent(cut, unreadable).await;
