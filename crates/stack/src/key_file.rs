@@ -85,9 +85,9 @@ pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Fai
             match error.kind() {
                 io::ErrorKind::NotFound => failure.remedy(format!(
                     "restore it: the encrypted data cannot be read without it; for a new volume, create it \
-                     with `forebay key {shown}`"
+                     with `forebay key {shown} --secret-file FILE`"
                 )),
-                _ => failure,
+                _ => failure.remedy("give the user of this process read access to it, and check its disk"),
             }
         }
     })?;

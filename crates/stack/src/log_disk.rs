@@ -231,8 +231,8 @@ async fn watch_halves(cache: Weak<::cache::Cache>, (mirror, files): (Weak<Mirror
             cache.lose_log(&format!("the log {path}, and its other leg is missing, too: {change}"));
             tracing::error!(
                 log = path, what = %change, dirty_bytes = cache.statistics().destage.dirty_bytes,
-                remedy = "let this process run until `forebay status` shows no dirty data, and restart \
-                 it then; see docs/guide/recover.md#log-lost-while-in-use",
+                remedy = "let this process run until an event says that the far volume has everything, and \
+                 restart it then; see docs/guide/recover.md#log-lost-while-in-use",
                 "both legs of the log are lost: no more writes are acknowledged, and destage sends the \
                  data of the log to the far volume"
             );

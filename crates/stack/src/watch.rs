@@ -114,7 +114,7 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
                     tracing::error!(
                         log = %path, what = %change,
                         dirty_bytes = cache.statistics().destage.dirty_bytes,
-                        remedy = "let this process run until `forebay status` shows no dirty data, and \
+                        remedy = "let this process run until an event says that the far volume has everything, and \
                          restart it then; see docs/guide/recover.md#log-lost-while-in-use",
                         "the log is lost: no more writes are acknowledged, and destage sends the data \
                          of the log to the far volume"

@@ -19,7 +19,7 @@ use std::{
 
 use ::cache::{Cache, Coherent, CommonMember, LogVolumeIdentity, NvramWatch, Parts, WriteMode};
 use ::control::{CommonCacheFigures, Exported, Failure, LayerFigures};
-use config::{CacheLayerSettings, Layer, quantity::about};
+use config::{CacheLayerSettings, Layer, UNMOUNT_REMEDY, quantity::about};
 use initiator::RemoteVolume;
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
@@ -259,10 +259,10 @@ impl CacheLayer {
                     "{} of acknowledged writes were in the log only, and it is lost: {error}",
                     about(dirty)
                 ))
-                .remedy(
-                    "restore a copy of the present log if there is one; otherwise drop its claim: see \
-                     docs/guide/recover.md, \"Give up a log\"",
-                );
+                .remedy(format!(
+                    "restore a copy of the present log if there is one; otherwise {UNMOUNT_REMEDY}; then give \
+                     the log up: docs/guide/recover.md, \"Give up a log\""
+                ));
             }
             Failure::new(format!("the log {log} could not be closed cleanly: {error}"))
                 .remedy("it has all acknowledged writes: the next start recovers them")
