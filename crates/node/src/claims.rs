@@ -73,7 +73,9 @@ impl Node {
 fn not_dropped(unit: &UnitName, error: &NotDropped) -> Failure {
     let first = match error {
         NotDropped::NotRolledBack(_) => "check the log of the unit's cache",
-        NotDropped::NotSaved => "check the `state` folder",
+        NotDropped::NotSaved => {
+            "make room in the `state` folder, and give the user of this process write access to it"
+        }
     };
     Failure::new(format!(
         "the claim on {unit} cannot be dropped: {error}; it is still in force, and its owner may be fenced"
