@@ -223,10 +223,45 @@ pub struct Forget {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use std::{collections::BTreeSet, path::Path};
+
+    use clap::{CommandFactory, error::ErrorKind};
+
+    use super::*;
 
     #[test]
     fn the_command_line_passes_the_checks_of_clap() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    /// Returns why a command of a remedy cannot be run as written: an option or subcommand is unknown or missing. A
+    /// command without arguments is only named. Any text stands for a value.
+    fn refused(command: &str) -> Option<String> {
+        let error = Cli::try_parse_from(command.split_whitespace()).err()?;
+        let has_arguments = command.contains(" -")
+            || command.contains(['…', '/'])
+            || command != command.to_lowercase();
+        let is_wrong = match error.kind() {
+            ErrorKind::UnknownArgument | ErrorKind::InvalidSubcommand => true,
+            ErrorKind::MissingRequiredArgument => has_arguments,
+            _ => false,
+        };
+        is_wrong.then(|| error.to_string())
+    }
+
+    #[test]
+    fn the_commands_of_all_remedies_can_be_run_as_written() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/messages.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let forget = config::forget_command(Path::new("a.toml"), Path::new("a.log"), true);
+        let rows = page.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
+        let commands = rows.filter(|code| code.starts_with("forebay ")).chain([&*forget]);
+        let commands: BTreeSet<&str> = commands.flat_map(|code| code.split(" && ")).collect();
+        assert!(commands.len() > 20, "{commands:?}");
+        let wrong: Vec<String> = commands.into_iter().filter_map(refused).collect();
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(refused("forebay key FILE").is_some());
+        assert!(refused("forebay gateway drane").is_some());
+        assert!(refused("forebay status --everything").is_some());
     }
 }

@@ -29,7 +29,7 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
         Ok(Some(record)) => Some(record),
         Ok(None) => {
             return Err(Failure::new(format!("there is no record of {}", path.display()))
-                .remedy("name the path as `forebay check` shows it"));
+                .remedy("nothing has to be done if `forebay check` shows this path; otherwise name the path as it shows it"));
         }
         // A damaged record does not show what it protects, so only `--lose-data` removes it.
         Err(NotOpened::Refused(_)) if args.lose_data => None,

@@ -111,8 +111,8 @@ pub fn serve_writeback() {
         let error = std::io::Error::last_os_error();
         tracing::warn!(
             %error,
-            remedy = "nothing has to be done unless memory is short: start it as root, or as a service \
-             with AmbientCapabilities=CAP_SYS_RESOURCE",
+            remedy = "nothing has to be done unless memory is short: give this process CAP_SYS_RESOURCE then, \
+             also in its container",
             "the kernel may wait for this process when memory is short (PR_SET_IO_FLUSHER)"
         );
     }
@@ -121,8 +121,8 @@ pub fn serve_writeback() {
     if let Err(error) = rustix::mm::mlockall(flags) {
         tracing::warn!(
             %error,
-            remedy = "nothing has to be done unless memory is short: start it as root, or as a service \
-             with LimitMEMLOCK=infinity",
+            remedy = "nothing has to be done unless memory is short: give this process CAP_IPC_LOCK then, \
+             also in its container",
             "this process may be swapped out (mlockall)"
         );
     }
@@ -136,8 +136,8 @@ pub fn end_last() {
     if let Err(error) = fs::write(Path::new("/proc/self/oom_score_adj"), "-1000") {
         tracing::warn!(
             %error,
-            remedy = "nothing has to be done unless memory is short: start it as root, or as a service \
-             with OOMScoreAdjust=-1000",
+            remedy = "nothing has to be done unless memory is short: give this process CAP_SYS_RESOURCE then, \
+             also in its container",
             "the kernel may kill this process when memory is exhausted (oom_score_adj)"
         );
     }

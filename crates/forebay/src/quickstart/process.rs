@@ -89,7 +89,10 @@ impl QuickstartProcess {
         let last: Vec<_> = events.lines().rev().take(6).collect();
         let last: Vec<_> = last.into_iter().rev().collect();
         Failure::new(format!("the {} process {how}; it said:\n{}", self.name, last.join("\n")))
-            .remedy("remove the cause that it names, and start `forebay quickstart` again")
+            .remedy(
+            "remove the cause that it names, and start `forebay quickstart` again; for lack of space, set \
+             TMPDIR to a folder with 1 GiB of free space first",
+        )
     }
 
     /// Kills the process with SIGKILL.
