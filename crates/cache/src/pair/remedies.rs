@@ -15,4 +15,4 @@ pub const FILL_REMEDY: &str = "nothing has to be done unless it lasts: then see 
                                at the partner";
 
 pub const CLOSED_REMEDY: &str =
-    "nothing has to be done: the partner recovers them from its leg of the log";
+    "nothing has to be done: the gateway that serves the unit next recovers them from the log";
