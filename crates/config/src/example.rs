@@ -158,6 +158,7 @@ fn a_problem_names_line_column_key_and_remedy() {
         (disk("model='null', media_rate='0'"), "disk.media_rate: 0B is not between 100KiB"),
         (cache("dram='1MiB'"), "nvram_size: 4MiB is not between 64KiB and 512KiB"),
         (cache("report='immediate'"), "report: immediate report needs NVRAM"),
+        (cache("accept_loss=true"), "accept_loss: it is not stated that all hosts have unmounted"),
         (cache("nvram_survives='power-loss'"), "nvram_survives: there is no NVRAM"),
         (
             cache("nvram='l'"),

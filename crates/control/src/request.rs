@@ -40,6 +40,9 @@ pub enum ControlRequest {
         /// Drop the claim even though the log of its owner may hold acknowledged data that the unit lacks: this data is
         /// lost.
         lose_dirty_data: bool,
+        /// The operator states that no host has the volume mounted. Needed if data is lost.
+        #[serde(default)]
+        hosts_unmounted: bool,
     },
     /// Close the log of a unit, so that another host can use it.
     Export {

@@ -16,8 +16,9 @@ pub fn run(act: ClaimAct) -> Result<(), Failure> {
             }
             claims.iter().try_for_each(|claim| print_line(format_args!("{}: {claim}", args.unit)))
         }
-        ClaimAct::Drop { unit, lose_dirty_data, whom } => {
-            let asked = ControlRequest::DropClaim { unit: unit.clone(), lose_dirty_data };
+        ClaimAct::Drop { unit, lose_dirty_data, hosts_unmounted, whom } => {
+            let asked =
+                ControlRequest::DropClaim { unit: unit.clone(), lose_dirty_data, hosts_unmounted };
             let dropped = ask(asked, &whom)?;
             if dropped.is_empty() {
                 return print_line(format_args!("{unit}: never claimed"));

@@ -219,6 +219,10 @@ pub struct Forget {
     /// Remove the record even though acknowledged writes may be lost
     #[arg(long)]
     pub lose_data: bool,
+
+    /// State that all hosts have unmounted the volume; needed with --lose-data
+    #[arg(long)]
+    pub hosts_unmounted: bool,
 }
 
 #[cfg(test)]

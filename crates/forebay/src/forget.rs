@@ -35,20 +35,23 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
         Err(NotOpened::Refused(_)) if args.lose_data => None,
         Err(error) => return Err(error.into()),
     };
-    if let Some(record) = &record
-        && record.may_hold_data()
-        && !args.lose_data
-    {
-        return Err(Failure::new(format!(
-            "{} of {}, last opened {}, may have the only copy of acknowledged writes",
-            path.display(),
-            record.used_by,
-            record.opened
-        ))
-        .remedy(format!(
-            "mount its disk or put the file back; if it is permanently lost, {UNMOUNT_REMEDY}; then `{}`",
-            records.forget_command(&path, true)
-        )));
+    if record.as_ref().is_none_or(StorageRecord::may_hold_data) {
+        let command = records.forget_command(&path, true);
+        if let Some(record) = record.as_ref().filter(|_| !args.lose_data) {
+            return Err(Failure::new(format!(
+                "{} of {}, last opened {}, may have the only copy of acknowledged writes",
+                path.display(),
+                record.used_by,
+                record.opened
+            ))
+            .remedy(format!(
+                "mount its disk or put the file back; if it is permanently lost, {UNMOUNT_REMEDY}; \
+                 then `{command} --hosts-unmounted`"
+            )));
+        }
+        if !args.hosts_unmounted {
+            return Err(stack::hosts_may_be_mounted(path.display(), &command));
+        }
     }
     records.forget(&path)?;
     if let Some(mirror) = record.as_ref().and_then(StorageRecord::mirror) {

@@ -32,9 +32,14 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
             about(bytes)
         ))
         .remedy(
-            "make the volume available again, and it gets this data; if it is permanently lost, unmount it at \
-             every host, and use --lose-dirty-data",
+            "make the volume available again, and it gets this data; if it is permanently lost, \
+             unmount it at every host, then use --lose-dirty-data --hosts-unmounted",
         ));
+    }
+    if bytes > 0 && !args.hosts_unmounted {
+        let config = config.display();
+        let command = format!("forebay gateway give-up {unit} --config {config} --lose-dirty-data");
+        return Err(stack::hosts_may_be_mounted(unit, &command));
     }
     if bytes > 0 {
         let given_up = cache::give_up(&found.log.volume(), member, bytes / 4096).await;

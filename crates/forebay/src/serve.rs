@@ -119,8 +119,9 @@ async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
         ControlRequest::Locate { volume } => {
             respond(node.locate(&volume).await, ControlResponse::Located)
         }
-        ControlRequest::DropClaim { unit, lose_dirty_data } => {
-            respond(node.drop_claim(&unit, lose_dirty_data).await, ControlResponse::Claims)
+        ControlRequest::DropClaim { unit, lose_dirty_data, hosts_unmounted } => {
+            let dropped = node.drop_claim(&unit, lose_dirty_data, hosts_unmounted);
+            respond(dropped.await, ControlResponse::Claims)
         }
         ControlRequest::TakeOver { unit } => {
             respond(node.take_over(&unit).await, ControlResponse::Pair)

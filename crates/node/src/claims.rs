@@ -22,11 +22,12 @@ impl Node {
     }
 
     /// Drops a claim. The data that its owner has not destaged is lost, so the caller has to confirm it
-    /// with `lose_dirty_data`.
+    /// with `lose_dirty_data`, and to state with `hosts_unmounted` that no host has the volume mounted.
     pub async fn drop_claim(
         &self,
         name: &UnitName,
         lose_dirty_data: bool,
+        hosts_unmounted: bool,
     ) -> Result<Vec<ClaimStatus>, Failure> {
         let unit = self.served_unit(name)?;
         let Some(unit) = unit.abilities().claims else { return Ok(Vec::new()) };
@@ -47,6 +48,10 @@ impl Node {
         }
         if claim.dirty && !lose_dirty_data {
             return Err(would_lose(name, &claim));
+        }
+        if claim.dirty && !hosts_unmounted {
+            let command = format!("forebay claim drop {name} --lose-dirty-data");
+            return Err(stack::hosts_may_be_mounted(name, &command));
         }
         unit.drop_claim().await.map_err(|error| not_dropped(name, &error))?;
         match sharers.is_empty() {
@@ -92,6 +97,7 @@ fn would_lose(unit: &UnitName, claim: &ClaimStatus) -> Failure {
     ))
     .remedy(format!(
         "drain and stop that gateway, or adopt its log on another host (`forebay gateway adopt`); if it is \
-         lost, {UNMOUNT_REMEDY}; then `forebay claim drop {unit} --lose-dirty-data`, and check the file systems"
+         lost, {UNMOUNT_REMEDY}; then `forebay claim drop {unit} --lose-dirty-data \
+         --hosts-unmounted`, and check the file systems"
     ))
 }

@@ -7,6 +7,7 @@
 pub mod atomic_file;
 pub mod state_folder;
 mod not_opened;
+mod older_content;
 pub mod confirmed_writes;
 pub mod unit_state;
 pub mod records;
@@ -48,6 +49,7 @@ pub use half::{LocalHalf, check as check_half};
 pub use layers::CacheLayer;
 pub use log_disk::{exists as log_exists, half, look as look_at_log};
 pub use not_opened::NotOpened;
+pub use older_content::hosts_may_be_mounted;
 pub use opened_stack::OpenedStack;
 pub use opening::{StackContext, StackInput, open};
 pub use parts::SlicedFiles;

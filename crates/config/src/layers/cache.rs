@@ -140,8 +140,11 @@ pub struct CacheLayerSettings {
     /// If true, a damaged log is used although acknowledged writes are missing from it: these writes are lost. Before
     /// that start, unmount the volume at every host: its content is older afterwards, and a file system that is still
     /// mounted would be damaged. Set it for one start, after `forebay check` has reported what is missing, and remove
-    /// it afterwards.
+    /// it afterwards. Requires `hosts_unmounted`.
     pub accept_loss: bool,
+    /// States that all hosts have unmounted the volume: a host that has it mounted reconnects to the older content and
+    /// damages its file system. Set it with `accept_loss`, and remove both after the start.
+    pub hosts_unmounted: bool,
     /// True if the log was brought here on purpose and its former gateway is fenced. A settings file cannot set this,
     /// because it is valid for one start only.
     #[serde(skip)]
@@ -204,6 +207,7 @@ impl Default for CacheLayerSettings {
             read_ahead: Size(usual.read_ahead_bytes.into()),
             share: false,
             accept_loss: false,
+            hosts_unmounted: false,
             takes_over: false,
             state: None,
             config: PathBuf::new(),
@@ -275,6 +279,14 @@ impl CacheLayerSettings {
         }
         if let Some(pair) = &self.pair {
             pair.check(self, at)?;
+        }
+        if self.accept_loss && !self.hosts_unmounted {
+            return wrong(
+                at.key("accept_loss"),
+                "it is not stated that all hosts have unmounted the volume; a host that has it mounted reconnects to \
+                 the older content and damages its file system",
+                "unmount the volume at every host and log out there, then add `hosts_unmounted = true` for this start",
+            );
         }
         self.check_ranges(at)
     }

@@ -59,8 +59,8 @@ pub enum GatewayAct {
     ///
     /// While such a volume is away, no data that was written after its data is destaged, not even for other volumes.
     /// The gateway must be stopped. The other volumes lose nothing, and the order of their writes is kept. The command
-    /// first prints what this volume loses, and discards it only with `--lose-dirty-data`. Remove its unit from the
-    /// settings afterwards.
+    /// first prints what this volume loses, and discards it only with `--lose-dirty-data` and
+    /// `--hosts-unmounted`. Remove its unit from the settings afterwards.
     #[command(
         after_help = "Example:\n  forebay gateway give-up iqn.2026-11.com.example:vol0/1 --config forebay.toml"
     )]
@@ -172,6 +172,10 @@ pub struct GiveUp {
     /// Discard data of this volume that is only in the log: these acknowledged writes are lost
     #[arg(long)]
     pub lose_dirty_data: bool,
+
+    /// State that all hosts have unmounted the volume; needed with --lose-dirty-data
+    #[arg(long)]
+    pub hosts_unmounted: bool,
 }
 
 /// A volume in the log of a common cache.
@@ -226,7 +230,7 @@ pub enum ClaimAct {
     /// Drop the claim on a unit, so that other initiators may write to it
     ///
     /// From then on, the node refuses the data that the owner's log still holds. If there may be such data, the command
-    /// needs --lose-dirty-data. Dropping the claim of a cache that only reads loses nothing.
+    /// needs --lose-dirty-data and --hosts-unmounted. Dropping the claim of a cache that only reads loses nothing.
     #[command(after_help = "Example:\n  forebay claim drop iqn.2026-11.com.example:vol0")]
     Drop {
         /// Unit: TARGET, or TARGET/LUN
@@ -236,6 +240,10 @@ pub enum ClaimAct {
         /// Drop the claim even though acknowledged writes may be only in the owner's log: they are lost
         #[arg(long)]
         lose_dirty_data: bool,
+
+        /// State that all hosts have unmounted the volume; needed with --lose-dirty-data
+        #[arg(long)]
+        hosts_unmounted: bool,
 
         #[command(flatten)]
         whom: Whom,

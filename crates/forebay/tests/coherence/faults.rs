@@ -132,7 +132,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_fenced_and_shows_the_re
     let refused = place.try_serve("b", &text("b", "")).err().expect("refused");
     assert!(refused.contains("knows nothing of this log, which was generation 2"), "{refused}");
     // The refusal holds with `accept_loss`, too: other gateways may have been granted its ranges.
-    let other = place.serve("b", &text("b", "accept_loss = true"));
+    let other = place.serve("b", &text("b", "accept_loss = true\nhosts_unmounted = true"));
     let figures =
         || other.status()["targets"][0]["units"][0]["layers"][1]["figures"]["share_lost"].clone();
     eventually("the reason", || figures().is_string()).await;

@@ -192,7 +192,8 @@ async fn a_gateway_whose_dirty_data_the_operator_discarded_is_refused_when_it_re
     scene.gateways[0].kill();
     eventually("the session is gone", || {
         let dropped = forebay()
-            .args(["claim", "drop", &format!("{NODE}/0"), "--lose-dirty-data", "--control"])
+            .args(["claim", "drop", &format!("{NODE}/0"), "--lose-dirty-data"])
+            .args(["--hosts-unmounted", "--control"])
             .arg(&scene.node.control)
             .output()
             .expect("it runs");

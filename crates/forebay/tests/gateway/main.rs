@@ -32,12 +32,15 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     (far, near)
 }
 
-/// Removes a file, and then its record with `forebay forget`.
+/// Settings of a cache that accept a log from which data is missing.
+const ACCEPTS_LOSS: &str = "accept_loss = true\nhosts_unmounted = true";
+
+/// Removes a file and its record.
 fn give_up(place: &Place, who: &str, file: &str) {
     let (file, config) = (place.path(file), place.path(&format!("{who}.toml")));
     std::fs::remove_file(&file).expect("it was made");
     let [file, config] = [file, config].map(|path| path.display().to_string());
-    let told = run(&["forget", &file, "--lose-data", "--config", &config]);
+    let told = run(&["forget", &file, "--lose-data", "--hosts-unmounted", "--config", &config]);
     assert!(told.status.success(), "{}", stderr(&told));
 }
 

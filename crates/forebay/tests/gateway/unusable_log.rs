@@ -4,7 +4,7 @@
 use support::{Place, Serving, connect, content, gateway, node, read, run, stderr, write};
 use volume::Volume;
 
-use crate::{GATEWAY, NODE, give_up, pair, support};
+use crate::{ACCEPTS_LOSS, GATEWAY, NODE, give_up, pair, support};
 
 /// The ways in which a log is lost.
 #[derive(Clone, Copy, Debug)]
@@ -364,7 +364,7 @@ async fn a_log_under_another_path_is_not_mistaken_for_the_former_log() {
     refused(&before, "after.log");
     let log = place.path("after.log").display().to_string();
     let config = place.path("node.toml").display().to_string();
-    let forgotten = run(&["forget", &log, "--lose-data", "--config", &config]);
+    let forgotten = run(&["forget", &log, "--lose-data", "--hosts-unmounted", "--config", &config]);
     assert!(forgotten.status.success(), "{}", stderr(&forgotten));
     for file in ["the.nvram", "the.tier"] {
         std::fs::remove_file(place.path(file)).expect("it was of that log");
@@ -430,7 +430,7 @@ async fn a_damaged_log_is_refused_until_its_loss_is_accepted() {
     assert!(error.contains("acknowledged data is missing"), "{error}");
     assert!(error.contains("accept_loss = true"), "{error}");
     let _far = place.serve("node", &node(place.folder.path(), address.port()));
-    let near = place.serve("gateway", &gateway(place.folder.path(), address, "accept_loss = true"));
+    let near = place.serve("gateway", &gateway(place.folder.path(), address, ACCEPTS_LOSS));
     let volume = connect(near.address, GATEWAY).await;
     assert_eq!(read(&*volume, 0).await.expect("what was before the damage"), content(0, 1));
 }

@@ -215,7 +215,7 @@ async fn with_a_node_restored_from_an_older_backup_neither_partner_serves_by_its
     assert_eq!(scene.role(1), "standby");
     // The operator can decide to serve nevertheless.
     scene.serving[1].kill();
-    scene.start_with(1, "accept_loss = true");
+    scene.start_with(1, "accept_loss = true\nhosts_unmounted = true");
     scene.until(1, "active").await;
     let host = scene.host(1).await;
     scene.check(&host, 0..20, 2).await;

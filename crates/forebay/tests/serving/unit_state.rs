@@ -274,8 +274,8 @@ async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_ans
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
     silent.join().expect("asked");
     assert!(code == Some(1) && text.contains("it is not known whether"), "{text}");
-    // Now no process listens on the control socket.
-    let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
+    // Now no process listens.
+    let (code, text) = command(&place, &["forget", &disk, "--lose-data", "--hosts-unmounted"]);
     assert_eq!(code, Some(0), "{text}");
 }
 
@@ -291,7 +291,10 @@ async fn a_forgotten_volume_is_created_again() {
     std::fs::remove_file(&disk).expect("it was made");
     let (code, text) = command(&place, &["forget", &disk]);
     assert!(code == Some(1) && text.contains("--lose-data"), "{text}");
+    // A host that still has the volume mounted would write over the older content.
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
+    assert!(code == Some(1) && text.contains("all hosts have unmounted"), "{text}");
+    let (code, text) = command(&place, &["forget", &disk, "--lose-data", "--hosts-unmounted"]);
     assert_eq!(code, Some(0), "{text}");
     let serving = place.serve("node", &two_volumes(&place, ""));
     let volume = connect(serving.address, NODE).await;

@@ -17,7 +17,7 @@ use support::{
 };
 use volume::Volume;
 
-use crate::support;
+use crate::{ACCEPTS_LOSS, support};
 
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
@@ -196,7 +196,7 @@ async fn a_copied_log_of_a_killed_gateway_is_adopted_and_the_former_gateway_is_f
     drain(&later);
 
     // The former gateway starts again, more often than the new one did, and is never admitted.
-    for more in ["", "accept_loss = true", ""] {
+    for more in ["", ACCEPTS_LOSS, ""] {
         let old = other_gateway(&place, "a", far.address, more);
         let error = place.try_serve("a", &old).err().expect("shut out");
         assert!(error.contains("taken up by iqn.2026-11.test:host-b as generation"), "{error}");
@@ -264,8 +264,8 @@ async fn a_node_restored_from_an_older_backup_is_reported_with_both_generations(
     let error = place.try_serve("a", &other_gateway(&place, "a", address, KEEPS));
     let error = error.err().expect("refused");
     assert!(error.contains("as generation 2") && error.contains("was generation 4"), "{error}");
-    // With `accept_loss`, the operator can start the gateway over the older node nevertheless.
-    let near = place.serve("a", &other_gateway(&place, "a", address, "accept_loss = true"));
+    // The operator may decide to serve it nevertheless.
+    let near = place.serve("a", &other_gateway(&place, "a", address, ACCEPTS_LOSS));
     let volume = connect(near.address, GATEWAY).await;
     assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));
     drop(far);
@@ -309,6 +309,11 @@ async fn dropping_a_claim_warns_the_operator_and_fences_the_gateway() {
     let warning = stderr(&output);
     assert!(warning.contains("would be lost") && warning.contains("host-a"), "{warning}");
     let output = tell(&far.control, &["claim", "drop", NODE, "--lose-dirty-data"]);
+    assert!(!output.status.success());
+    let warning = stderr(&output);
+    assert!(warning.contains("all hosts have unmounted"), "{warning}");
+    let drop = ["claim", "drop", NODE, "--lose-dirty-data", "--hosts-unmounted"];
+    let output = tell(&far.control, &drop);
     assert!(output.status.success(), "{}", stderr(&output));
     let raw = connect(far.address, NODE).await;
     write(&*raw, 1, 7).await.expect("anybody may");

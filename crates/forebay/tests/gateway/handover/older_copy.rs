@@ -114,11 +114,15 @@ async fn a_discarded_older_copy_of_a_log_overwrites_no_newer_data() {
     near.kill();
     copy(place.path("a.log.old"), place.path("a.log"));
     place.try_serve("a", &text).err().expect("refused");
-    succeeded(&tell(&far.control, &["claim", "drop", NODE, "--lose-dirty-data"]));
+    succeeded(&tell(
+        &far.control,
+        &["claim", "drop", NODE, "--lose-dirty-data", "--hosts-unmounted"],
+    ));
     let log = std::fs::File::options().write(true).open(place.path("a.log")).expect("opened");
     std::io::Write::write_all(&mut &log, &vec![0; 1 << 20]).expect("written");
     let [file, config] = ["a.log", "a.toml"].map(|name| place.path(name).display().to_string());
-    succeeded(&run(&["forget", &file, "--lose-data", "--config", &config]));
+    let forget = ["forget", &file, "--lose-data", "--hosts-unmounted", "--config", &config];
+    succeeded(&run(&forget));
     let near = place.serve("a", &text);
     drain(&near);
     let raw = connect(far.address, NODE).await;
