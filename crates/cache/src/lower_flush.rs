@@ -53,7 +53,8 @@ impl CacheCore {
             }
             Err(error) => {
                 self.counters.lower.errors.add(1);
-                self.state.lock().lower.note_error(error);
+                let outage = self.lower.volume.outage();
+                self.state.lock().lower.note_error(error, outage);
             }
         }
     }

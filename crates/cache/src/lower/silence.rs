@@ -32,11 +32,24 @@ struct Silence {
     asked: usize,
     /// The time of the last answer, or that of the first unanswered call if this is later.
     since: Instant,
+    /// The start of the present outage: `since` as it was when the first call of a series failed with an error
+    /// that may pass by itself. `None` after any other answer.
+    outage: Option<Instant>,
+}
+
+impl Silence {
+    /// Notes an answer. A call that fails after a long wait has shown nothing but the outage, so the outage
+    /// began before that wait.
+    fn note<T>(&mut self, answer: &Result<T, Error>, now: Instant) {
+        let is_away = matches!(answer, Err(error) if error.may_pass());
+        self.outage = is_away.then(|| self.outage.unwrap_or(self.since));
+        self.since = now;
+    }
 }
 
 impl SilenceWatch {
     pub fn new(lower: Stack, times: Arc<AllTimes>) -> Self {
-        let silence = Mutex::new(Silence { asked: 0, since: Instant::now() });
+        let silence = Mutex::new(Silence { asked: 0, since: Instant::now(), outage: None });
         Self { lower, times, silence, fenced: OnceLock::new() }
     }
 
@@ -52,8 +65,13 @@ impl SilenceWatch {
         (silence.asked > 0 && elapsed >= LONGEST_SILENCE).then_some(elapsed)
     }
 
-    /// Fails with the error of the refused claim once this cache is fenced. Reads must fail, too: another
-    /// owner may have written newer data to the lower volume.
+    /// Returns the start of the present outage, if the last answer was an error that may pass by itself.
+    pub fn outage(&self) -> Option<Instant> {
+        self.silence.lock().outage
+    }
+
+    /// Returns the error for good once this cache is fenced: the lower volume may have newer data than the
+    /// cache, for reads as well as for writes.
     pub fn check(&self) -> Result<(), Error> {
         self.fenced.get().map_or(Ok(()), |error| Err(error.clone()))
     }
@@ -87,7 +105,7 @@ impl SilenceWatch {
         let answer = call.await;
         let now = Instant::now();
         times.add(now - begun, 1);
-        asked.watch.silence.lock().since = now;
+        asked.watch.silence.lock().note(&answer, now);
         if let Err(error @ Error::Fenced(_)) = &answer {
             self.fence(error);
         }

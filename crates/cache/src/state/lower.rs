@@ -26,13 +26,13 @@ impl LowerState {
         (self.error, self.fails_since) = (None, None);
     }
 
-    /// Records that a call has failed. If this error may pass by itself and the previous one could not, or
-    /// the reverse, a new series of failures begins.
-    pub fn note_error(&mut self, error: &Error) {
+    /// Records that a call has failed. A series of failures continues as long as all of its errors may pass
+    /// by themselves, or none of them. A new series begins at `outage`, otherwise now.
+    pub fn note_error(&mut self, error: &Error, outage: Option<Instant>) {
         let before = self.error.replace(error.clone());
         let goes_on = before.is_some_and(|before| before.may_pass() == error.may_pass());
         let since = self.fails_since.filter(|_| goes_on);
-        self.fails_since = Some(since.unwrap_or_else(Instant::now));
+        self.fails_since = since.or(outage).or_else(|| Some(Instant::now()));
     }
 
     /// Records that the lower volume has refused a destage round.

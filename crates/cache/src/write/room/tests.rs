@@ -370,3 +370,26 @@ async fn the_fill_of_the_log_and_the_time_until_it_is_full_are_reported() {
     assert!(told.log.fill_percent < 5 && told.log.lasts_s.is_none(), "{told:?}");
     assert_eq!(told.lower.away_ms, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_start_of_an_outage_does_not_move_when_the_first_waiting_call_fails() {
+    const TIMEOUT: Duration = Duration::from_secs(15);
+    let site = Site::slow(2000, small(), TIMEOUT).await;
+    // A call gets no answer for 15 s, and fails then, as over a broken link.
+    let error = Error::Unreachable("no answer in time".into());
+    site.far.add(FaultRule::always(FaultCallKind::Write, Symptom::FailsAfter(error)));
+    site.write(0, 1, 4096).await.expect("the log takes it");
+    let asked = Instant::now();
+    let (mut away_since, mut failures) = (Vec::new(), 0);
+    while failures < 3 {
+        sleep(Duration::from_millis(500)).await;
+        let told = site.cache.statistics();
+        failures = told.lower.errors;
+        away_since.extend(told.lower.away_ms.map(|ms| asked.elapsed().as_millis() as u64 - ms));
+    }
+    let (first, last) = (away_since[0], *away_since.last().expect("it is away"));
+    assert!(first < 1000 && last == first, "{away_since:?}");
+    site.set_away(false);
+    site.drain().await;
+    assert_eq!(site.cache.statistics().lower.away_ms, None);
+}
