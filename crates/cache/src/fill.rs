@@ -1,8 +1,13 @@
-//! The fill of the log in percent, and the time until it is full at the current rate.
+//! The fill of the log in percent, and the time until it is full at the recent rate.
 
 use std::time::Duration;
 
-use crate::{core::CacheCore, slots::sectors::SLOT_BYTES, state::CacheState};
+use crate::{
+    core::CacheCore,
+    gauge::{LogFillRates, TEN_MINUTES},
+    slots::sectors::SLOT_BYTES,
+    state::CacheState,
+};
 
 /// The fill of the log at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -10,7 +15,8 @@ pub(crate) struct LogFill {
     /// From 0 to 100. The value is 100 only if even a write of one slot does not fit, or a waiting write does
     /// not fit.
     pub percent: u64,
-    /// Time until the log is full at the current rate; `None` if it does not fill, or is full.
+    /// Time until the log is full at the rate of the last ten minutes, or at that of the last minute if this
+    /// fills it within ten minutes; `None` if it does not fill, or is full.
     pub lasts: Option<Duration>,
 }
 
@@ -28,14 +34,19 @@ impl CacheCore {
             false => (u64::from(used) * 100 / u64::from(most)).min(99),
         };
         let rates = state.log.gauge.rates(used, state.log.ring.pushed());
-        // While destage is stopped, take the rate of writes: the growth of the last minute may include destage.
+        // While destage is stopped, take the rate of writes: the growth of the window may include destage.
         let is_stopped = self.is_away(state)
             || state.lower.refuses.is_some()
             || state.destage.orders.hold().is_some();
-        let growth = if is_stopped { rates.appended } else { rates.growth };
-        let seconds = f64::from(left) / growth;
-        let lasts = (growth * SLOT_BYTES as f64 >= 1.0 && seconds < LONGEST)
-            .then(|| Duration::from_secs_f64(seconds));
+        let lasts_at = |rates: LogFillRates| {
+            let growth = if is_stopped { rates.appended } else { rates.growth };
+            let seconds = f64::from(left) / growth;
+            let fills = growth * SLOT_BYTES as f64 >= 1.0 && seconds < LONGEST;
+            fills.then(|| Duration::from_secs_f64(seconds))
+        };
+        // The rate of one minute would show a short burst as the end of the log, unless the end is that near.
+        let soon = lasts_at(rates.minute).filter(|lasts| *lasts < TEN_MINUTES);
+        let lasts = soon.or_else(|| lasts_at(rates.ten_minutes));
         LogFill { percent, lasts: if is_full { None } else { lasts } }
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-/// Samples of the last minute, the oldest first.
+/// Samples of the last ten minutes, the oldest first.
 #[derive(Default)]
 pub(crate) struct LogFillGauge {
     samples: VecDeque<Sample>,
@@ -19,7 +19,14 @@ struct Sample {
     appended: u64,
 }
 
-/// Blocks per second, averaged over the window.
+/// The rates of the last minute and of the last ten minutes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct RecentLogFillRates {
+    pub minute: LogFillRates,
+    pub ten_minutes: LogFillRates,
+}
+
+/// Blocks per second, averaged over a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LogFillRates {
     /// Growth of the blocks in use. The rate is negative while destage frees more blocks than hosts write.
@@ -29,30 +36,46 @@ pub(crate) struct LogFillRates {
 }
 
 impl LogFillGauge {
-    /// Notes that `used` blocks are in use now and that `appended` were written so far. Returns the rates of the
-    /// last minute.
-    pub fn rates(&mut self, used: u32, appended: u64) -> LogFillRates {
+    /// Notes that `used` blocks are in use now and that `appended` were written so far. Returns the rates up to
+    /// now.
+    pub fn rates(&mut self, used: u32, appended: u64) -> RecentLogFillRates {
         let at = Instant::now();
-        while self.samples.front().is_some_and(|sample| at - sample.at > WINDOW) {
+        while self.samples.front().is_some_and(|sample| at - sample.at > TEN_MINUTES) {
             self.samples.pop_front();
         }
         if self.samples.back().is_none_or(|sample| at - sample.at >= LEAST_APART) {
             self.samples.push_back(Sample { at, used, appended });
         }
-        let Some(then) = self.samples.front() else { return LogFillRates::default() };
-        let seconds = (at - then.at).as_secs_f64();
-        if seconds == 0.0 {
-            return LogFillRates::default();
-        }
-        LogFillRates {
-            growth: (f64::from(used) - f64::from(then.used)) / seconds,
-            appended: appended.saturating_sub(then.appended) as f64 / seconds,
+        let now = Sample { at, used, appended };
+        let first_of_minute = self.samples.partition_point(|sample| at - sample.at > MINUTE);
+        let since =
+            |then: Option<&Sample>| then.map_or_else(LogFillRates::default, |then| now.since(then));
+        RecentLogFillRates {
+            minute: since(self.samples.get(first_of_minute)),
+            ten_minutes: since(self.samples.front()),
         }
     }
 }
 
-/// The averaging window: it contains several destage rounds, which free log blocks in jumps.
-const WINDOW: Duration = Duration::from_secs(60);
+impl Sample {
+    fn since(&self, then: &Self) -> LogFillRates {
+        let seconds = (self.at - then.at).as_secs_f64();
+        if seconds == 0.0 {
+            return LogFillRates::default();
+        }
+        LogFillRates {
+            growth: (f64::from(self.used) - f64::from(then.used)) / seconds,
+            appended: self.appended.saturating_sub(then.appended) as f64 / seconds,
+        }
+    }
+}
+
+/// The short window: it contains several destage rounds, which free log blocks in jumps.
+const MINUTE: Duration = Duration::from_secs(60);
+/// The long window. A monitor warns of a log that lasts less than an hour: averaged over ten minutes, a burst
+/// shows as that only if it takes a sixth of the free log (or a tenth within a minute, which the short window
+/// shows).
+pub(crate) const TEN_MINUTES: Duration = Duration::from_secs(600);
 /// A sample is kept only if this time has passed since the last one kept.
 const LEAST_APART: Duration = Duration::from_secs(1);
 
@@ -63,9 +86,9 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_rates_are_those_of_the_last_minute() {
+    async fn the_rates_are_those_of_the_last_minute_and_of_the_last_ten() {
         let mut gauge = LogFillGauge::default();
-        assert_eq!(gauge.rates(1000, 7000), LogFillRates::default());
+        assert_eq!(gauge.rates(1000, 7000), RecentLogFillRates::default());
         let (mut used, mut appended) = (1000, 7000);
         for _ in 0..120 {
             advance(Duration::from_millis(500)).await;
@@ -73,19 +96,22 @@ mod tests {
             appended += 20;
             gauge.rates(used, appended);
         }
-        let rates = gauge.rates(used, appended);
+        let rates = gauge.rates(used, appended).minute;
         assert!((rates.growth - 10.0).abs() < 0.1 && (rates.appended - 40.0).abs() < 0.1);
         for _ in 0..62 {
             advance(Duration::from_secs(1)).await;
             gauge.rates(used, appended);
         }
-        assert_eq!(
-            gauge.rates(used, appended),
-            LogFillRates::default(),
-            "nothing came in for a minute"
-        );
+        let rates = gauge.rates(used, appended);
+        assert_eq!(rates.minute, LogFillRates::default(), "nothing came in for a minute");
+        assert!(rates.ten_minutes.growth > 4.0 && rates.ten_minutes.appended > 18.0, "{rates:?}");
         advance(Duration::from_secs(1)).await;
-        assert!(gauge.rates(used - 100, appended).growth < 0.0);
-        assert!(gauge.samples.len() <= 62);
+        assert!(gauge.rates(used - 100, appended).minute.growth < 0.0);
+        for _ in 0..602 {
+            advance(Duration::from_secs(1)).await;
+            gauge.rates(used, appended);
+        }
+        assert_eq!(gauge.rates(used, appended), RecentLogFillRates::default());
+        assert!(gauge.samples.len() <= 602);
     }
 }

@@ -117,7 +117,7 @@ pub struct LogStatistics {
     pub bytes: u64,
     /// Percentage of the log's space for data that is in use; 100 if hosts have to wait for space.
     pub fill_percent: u64,
-    /// Seconds until the log is full at the rate of the last minute; `None` if it does not fill, or is full.
+    /// Seconds until the log is full at the recent rate; `None` if it does not fill, or is full.
     pub lasts_s: Option<u64>,
     /// Bytes of memory that hold blocks.
     pub dram_used_bytes: u64,

@@ -256,8 +256,8 @@ pub struct LowerVolumeFigures {
 pub struct CacheLogFigures {
     /// Share of the log's data space that is in use, in percent. At 100, hosts wait for space.
     pub log_fill_percent: u64,
-    /// Seconds until the log is full at the rate of the last minute; `None` if the log does not fill up, or is full
-    /// already.
+    /// Seconds until the log is full at the rate of the last ten minutes, or at that of the last minute if this fills
+    /// it within ten minutes; `None` if the log does not fill up, or is full already.
     pub log_lasts_s: Option<u64>,
     pub log_used_bytes: u64,
     /// Size of the log in bytes.

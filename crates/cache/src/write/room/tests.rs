@@ -393,3 +393,21 @@ async fn the_start_of_an_outage_does_not_move_when_the_first_waiting_call_fails(
     site.drain().await;
     assert_eq!(site.cache.statistics().lower.away_ms, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_short_burst_does_not_show_as_the_end_of_the_log() {
+    let site = Site::new(20_000, small()).await;
+    site.set_away(true);
+    let mut least = u64::MAX;
+    for second in 0..1200_u64 {
+        sleep(Duration::from_secs(1)).await;
+        // Ten seconds in which 7.5 % of the log are written, and no other write.
+        if (700..710).contains(&second) {
+            for run in 0..30 {
+                site.write(run * 32, 1, 16 << 10).await.expect("the log takes it");
+            }
+        }
+        least = least.min(site.cache.statistics().log.lasts_s.unwrap_or(u64::MAX));
+    }
+    assert!((3600..u64::MAX).contains(&least), "{least} s");
+}
