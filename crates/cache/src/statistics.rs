@@ -157,6 +157,8 @@ pub struct DestageStatistics {
     pub dirty_bytes: u64,
     /// Upper bound of the time that the oldest dirty slot has waited, in milliseconds.
     pub oldest_dirty_ms: u64,
+    /// Age in milliseconds at which dirty slots are destaged, if nothing hinders destage.
+    pub dirty_age_ms: u64,
     /// Destage rounds that were completed and have moved the tail of the log.
     pub rounds: u64,
     /// Bytes of dirty data that the running destage round has sent. They count as dirty until the round ends.

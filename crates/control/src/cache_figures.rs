@@ -187,6 +187,9 @@ pub struct CacheHitFigures {
 /// Destage: sends dirty data to the far volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct DestageFigures {
+    /// Age in milliseconds at which dirty data is destaged, if nothing hinders destage (`dirty_age` of the settings).
+    #[serde(default)]
+    pub dirty_age_ms: u64,
     /// Local time at which destage was paused, as `2026-11-28T09:00:00+01:00`; `None` if it is not paused.
     pub paused_since: Option<String>,
     /// Present rate in bytes per second: the mean of the last one to two seconds.

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use crate::{
-    cache_figures::{CacheClaim, CacheFigures, HALF_IN_SYNC},
+    cache_figures::{CacheClaim, CacheFigures, DestageFigures, HALF_IN_SYNC},
     claim::ClaimStatus,
     layer::{FileFigures, LayerFigures, LayerStatus},
     remote_figures::{FarLinkState, RemoteFigures},
@@ -16,6 +16,11 @@ use crate::{
 pub const LOG_FILLING_PERCENT: u64 = 80;
 /// Fill level of a log, in percent, at which hosts will soon have to wait.
 pub const LOG_NEARLY_FULL_PERCENT: u64 = 95;
+/// Time in seconds until the log is full, below which this is critical while destage is stopped. An operator needs about
+/// an hour to bring a link or a node back.
+const LOG_LASTS_TOO_SHORT: u64 = 3600;
+/// Age of dirty data, in milliseconds, from which a gateway warns; twice `dirty_age` if that is longer.
+const DIRTY_TOO_LONG_MS: u64 = 60_000;
 /// Free bytes below which a file system that has refused a call counts as full.
 const FILE_SYSTEM_FULL: u64 = 1 << 20;
 
@@ -156,7 +161,10 @@ impl UnitStatus {
         let mut problems: Vec<_> = cache.map(cache_problems).unwrap_or_default();
         for LayerStatus { layer, on, figures } in &self.layers {
             match figures {
-                LayerFigures::Remote(remote) => problems.extend(link_problem(remote, on, cache)),
+                LayerFigures::Remote(remote) => {
+                    problems.extend(link_problem(remote, on, cache));
+                    problems.extend(cache.and_then(age_problem));
+                }
                 LayerFigures::File(file) => problems.extend(space_problem(file, on)),
                 LayerFigures::Untyped(figures) if !figures.is_empty() => {
                     problems.push(HealthProblem::warning(format_args!(
@@ -203,6 +211,24 @@ fn link_problem(
     })
 }
 
+/// Returns the problem that a gateway destages too late. A node has no such problem: with `report = "at-flush"`, its log
+/// keeps data until the host flushes. If destage is stopped, the reason is a problem of its own; a rate of 0 in the
+/// settings is planned.
+fn age_problem(cache: &CacheFigures) -> Option<HealthProblem> {
+    let DestageFigures { dirty_age_ms, destage_rate_limit_bytes, destage_rate_by, .. } =
+        &cache.destage;
+    let is_planned = *destage_rate_limit_bytes == Some(0) && destage_rate_by == "settings";
+    let limit = DIRTY_TOO_LONG_MS.max(dirty_age_ms.saturating_mul(2));
+    let age = cache.dirty.oldest_dirty_ms;
+    (age > limit && !cache.is_destage_stopped() && !is_planned).then(|| {
+        HealthProblem::warning(format_args!(
+            "destage is late: its oldest dirty data has waited {} s, more than {} s",
+            age / 1000,
+            limit / 1000
+        ))
+    })
+}
+
 fn space_problem(file: &FileFigures, on: &str) -> Option<HealthProblem> {
     let free = file.free_bytes.filter(|free| *free < FILE_SYSTEM_FULL)?;
     (file.refused_no_space > 0).then(|| {
@@ -214,6 +240,13 @@ fn space_problem(file: &FileFigures, on: &str) -> Option<HealthProblem> {
 }
 
 impl CacheFigures {
+    /// Returns true if the far volume takes no data now: it is away or refuses destage, or destage is paused.
+    fn is_destage_stopped(&self) -> bool {
+        self.lower.lower_away_since.is_some()
+            || self.lower.lower_refuses_since.is_some()
+            || self.destage.paused_since.is_some()
+    }
+
     /// Returns true for write-through, where each write waits for the far volume. Compares the texts of `order`.
     fn writes_through(&self) -> bool {
         ["every write that was answered", "none (the log holds older writes)"]
@@ -287,10 +320,17 @@ fn claim_problems(cache: &CacheFigures) -> Vec<HealthProblem> {
 
 fn fill_problem(cache: &CacheFigures) -> Option<HealthProblem> {
     let percent = cache.log.log_fill_percent;
+    let ends = cache.log.log_lasts_s.filter(|lasts| *lasts < LOG_LASTS_TOO_SHORT);
     match percent {
         100.. => Some(HealthProblem::critical("the log is full: writes wait for room")),
         LOG_NEARLY_FULL_PERCENT.. => {
             Some(HealthProblem::critical(format_args!("the log is nearly full: {percent} %")))
+        }
+        _ if ends.is_some() && cache.is_destage_stopped() => {
+            Some(HealthProblem::critical(format_args!(
+                "the log is full in {} s, since nothing is destaged: {percent} % are used",
+                ends.unwrap_or_default()
+            )))
         }
         LOG_FILLING_PERCENT.. => {
             Some(HealthProblem::warning(format_args!("the log fills up: {percent} %")))
@@ -351,6 +391,45 @@ mod tests {
         check(&filled(80), HealthLevel::Warning, "80 %");
         check(&filled(95), HealthLevel::Critical, "95 %");
         check(&filled(100), HealthLevel::Critical, "writes wait");
+    }
+
+    #[test]
+    fn a_log_that_lasts_less_than_an_hour_is_critical_while_nothing_is_destaged() {
+        let lasting = |lasts, change: fn(&mut CacheFigures)| {
+            cached(|cache| {
+                cache.log.log_lasts_s = lasts;
+                change(cache);
+            })
+        };
+        let away = |cache: &mut CacheFigures| cache.lower.lower_away_since = Some("9:00".into());
+        let paused = |cache: &mut CacheFigures| cache.destage.paused_since = Some("9:00".into());
+        check(&lasting(Some(60), |_| ()), HealthLevel::Fine, "");
+        check(&lasting(Some(3600), away), HealthLevel::Warning, "9:00");
+        check(&lasting(None, away), HealthLevel::Warning, "9:00");
+        check(&lasting(Some(3599), away), HealthLevel::Critical, "full in 3599 s");
+        check(&lasting(Some(3599), paused), HealthLevel::Critical, "full in 3599 s");
+    }
+
+    #[test]
+    fn dirty_data_that_is_destaged_too_late_is_a_warning_at_a_gateway() {
+        let old = |oldest_dirty_ms, dirty_age_ms| {
+            cached(|cache| {
+                cache.dirty.oldest_dirty_ms = oldest_dirty_ms;
+                cache.destage.dirty_age_ms = dirty_age_ms;
+            })
+        };
+        check(&old(60_000, 5_000), HealthLevel::Fine, "");
+        check(&old(61_000, 5_000), HealthLevel::Warning, "waited 61 s");
+        check(&old(61_000, 60_000), HealthLevel::Fine, "");
+        check(&old(121_000, 60_000), HealthLevel::Warning, "more than 120 s");
+        let mut node = old(61_000, 5_000);
+        node.layers.remove(0);
+        check(&node, HealthLevel::Fine, "");
+        // The reason why destage is stopped is reported instead.
+        let mut cache = CacheFigures::default();
+        (cache.dirty.oldest_dirty_ms, cache.destage.paused_since) = (61_000, Some("9:00".into()));
+        let layers = vec![remote(FarLinkState::Up), LayerFigures::Cache(Box::new(cache))];
+        assert_eq!(unit(layers).problems().len(), 1);
     }
 
     #[test]

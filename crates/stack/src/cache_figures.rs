@@ -101,6 +101,7 @@ fn hits(counted: &CacheStatistics) -> CacheHitFigures {
 
 fn destage(counted: &CacheStatistics) -> DestageFigures {
     DestageFigures {
+        dirty_age_ms: counted.destage.dirty_age_ms,
         paused_since: counted.destage.paused_ms.map(since),
         destage_rate_bytes: counted.destage.rate,
         destage_rate_limit_bytes: counted.destage.rate_limit,

@@ -31,6 +31,7 @@ impl Cache {
         statistics.destage.dirty_bytes = dirty * SLOT_BYTES as u64;
         statistics.destage.oldest_dirty_ms =
             state.destage.dirty_since.map_or(0, |since| since.elapsed().as_millis() as u64);
+        statistics.destage.dirty_age_ms = shared.settings.max_dirty_age_ms;
         statistics.destage.rate = state.destage.meter.rate();
         statistics.destage.rate_limit = state.destage.orders.rate;
         statistics.destage.paused_ms =
