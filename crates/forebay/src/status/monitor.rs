@@ -1,10 +1,10 @@
 //! `forebay status --check`: prints one line and returns an exit code, as plug-ins of Nagios and related monitors do
 //! (Monitoring Plugins Development Guidelines, "Plugin Return Codes").
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use config::quantity::about;
-use control::{Failure, HealthLevel, ServingStatus};
+use control::{Failure, HealthLevel, LayerFigures, ServingStatus};
 
 use crate::output::print_line;
 
@@ -41,16 +41,32 @@ fn verdict(status: &ServingStatus) -> (String, u8) {
     (format!("{word}: {text}"), code)
 }
 
-/// Describes the number of volumes and their dirty data.
+/// Describes the number of volumes and their dirty data. The log of a gateway has data for its far volume, and the log of
+/// a node (`report = "at-flush"`) data for its volume file.
 fn served(status: &ServingStatus) -> String {
     let volumes: usize = status.targets.iter().map(|target| target.units.len()).sum();
-    let dirty: Vec<_> = status.caches().map(|cache| cache.dirty.dirty_bytes).collect();
-    let dirty = match dirty[..] {
-        [] => String::new(),
-        _ => format!(", {} not on the far volume yet", about(dirty.iter().sum())),
+    let units: Vec<_> = status.targets.iter().flat_map(|target| &target.units).collect();
+    let dirty = |is_near: bool| -> Option<u64> {
+        // Several units may share one log.
+        let logs: BTreeMap<_, _> = units
+            .iter()
+            .filter(|unit| unit.remote().is_some() == is_near)
+            .flat_map(|unit| &unit.layers)
+            .filter_map(|layer| match &layer.figures {
+                LayerFigures::Cache(cache) => Some((&layer.on, cache.dirty.dirty_bytes)),
+                _ => None,
+            })
+            .collect();
+        (!logs.is_empty()).then(|| logs.values().sum())
     };
     let noun = if volumes == 1 { "volume" } else { "volumes" };
-    format!("{volumes} {noun} served{dirty}")
+    let mut line = format!("{volumes} {noun} served");
+    for (is_near, place) in [(true, "on the far volume"), (false, "in the volume file")] {
+        if let Some(bytes) = dirty(is_near) {
+            line += &format!(", {} not {place} yet", about(bytes));
+        }
+    }
+    line
 }
 
 fn one_line(text: &str) -> String {
@@ -60,8 +76,8 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use control::{
-        CacheFigures, LayerFigures, LayerStatus, RefusedStatus, ServingPhase, TargetStatus,
-        UnitStatus,
+        CacheFigures, FarLinkState, LayerStatus, RefusedStatus, RemoteFigures, ServingPhase,
+        TargetStatus, UnitStatus,
     };
 
     use super::*;
@@ -75,7 +91,14 @@ mod tests {
             on: "/log".to_owned(),
             figures: LayerFigures::Cache(Box::new(cache)),
         };
-        let unit = UnitStatus { layers: vec![layer], ..UnitStatus::default() };
+        let mut remote = RemoteFigures::default();
+        remote.session.link = FarLinkState::Up;
+        let remote = LayerStatus {
+            layer: "remote".to_owned(),
+            figures: LayerFigures::Remote(Box::new(remote)),
+            ..LayerStatus::default()
+        };
+        let unit = UnitStatus { layers: vec![remote, layer], ..UnitStatus::default() };
         let target =
             TargetStatus { name: "iqn.x".to_owned(), units: vec![unit], ..TargetStatus::default() };
         ServingStatus {
@@ -88,6 +111,20 @@ mod tests {
     #[track_caller]
     fn check(status: &ServingStatus, line: &str, code: u8) {
         assert_eq!(verdict(status), (line.to_owned(), code));
+    }
+
+    #[test]
+    fn the_dirty_data_of_a_node_is_not_attributed_to_a_far_volume() {
+        let mut node = status(|_| ());
+        node.targets[0].units[0].layers.remove(0);
+        check(&node, "OK: 1 volume served, 1.5 KiB not in the volume file yet", 0);
+        // Two units with one log, next to a gateway's unit.
+        let mut both = status(|_| ());
+        let unit = node.targets[0].units[0].clone();
+        both.targets[0].units.extend([unit.clone(), unit]);
+        let line = "OK: 3 volumes served, 1.5 KiB not on the far volume yet, \
+                    1.5 KiB not in the volume file yet";
+        check(&both, line, 0);
     }
 
     #[test]
