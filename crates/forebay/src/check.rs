@@ -2,6 +2,7 @@
 
 mod state_checks;
 mod free_space;
+mod lock_holder;
 
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
@@ -525,5 +526,8 @@ fn open(options: &FileVolumeOptions) -> Result<Option<Stack>, Failure> {
 }
 
 fn in_use(path: &Path) -> String {
-    format!("{} is in use: `forebay status` shows by which process", path.display())
+    match lock_holder::holder(path) {
+        Some(process) => format!("{} is in use by process {process}", path.display()),
+        None => format!("{} is in use by a process that cannot be seen from here", path.display()),
+    }
 }

@@ -492,7 +492,7 @@ fn check_reports_the_volume_that_a_log_belongs_to() {
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         String::from_utf8(output.stdout).expect("text")
     };
-    assert!(check().contains("gateway.log is in use"), "{}", check());
+    assert!(check().contains("gateway.log is in use by process"), "{}", check());
     assert!(near.terminate().0.success());
     assert!(check().contains("belongs to volume \"naa."), "{}", check());
     assert!(check().contains("last stopped cleanly"), "{}", check());
