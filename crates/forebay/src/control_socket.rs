@@ -3,14 +3,14 @@
 
 use std::{
     fs::{DirBuilder, File, TryLockError},
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     os::unix::{
         fs::{DirBuilderExt, FileTypeExt},
         net::{UnixListener as StdListener, UnixStream as StdStream},
     },
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use config::Settings;
@@ -32,6 +32,8 @@ const REQUEST_BYTES: u64 = 4096;
 const RESPONSE_BYTES: u64 = 16 << 20;
 /// Time limit for receiving a request, and for sending a response.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Pause before a request is repeated to a process that is probably ending.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// Time limit for the work of a request: a reload may fill a new file or wait for a far volume.
 const WORK: Duration = Duration::from_secs(600);
 /// Maximum number of concurrent clients: the people and monitors of one machine.
@@ -81,7 +83,7 @@ impl ControlSocket {
                 std::fs::remove_file(path).map_err(|error| cannot("replace", &error))?;
             }
             Ok(_) => return Err(cannot("make", &"something that is not a socket is there")),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(cannot("look at", &error)),
         }
         let listener = listen(path).map_err(|error| cannot("make", &error))?;
@@ -177,7 +179,7 @@ pub fn check(path: &Path) -> Result<(), Failure> {
         Ok(found) if !found.file_type().is_socket() => {
             return refused("something that is not a socket is there".into());
         }
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return refused(error.to_string()),
+        Err(error) if error.kind() != ErrorKind::NotFound => return refused(error.to_string()),
         _ => {}
     }
     let folders = path.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty());
@@ -194,7 +196,7 @@ pub fn check(path: &Path) -> Result<(), Failure> {
         Ok(lock) if matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)) => {
             Err(is_owned(path, &owner_of(lock)))
         }
-        Err(error) if error.kind() != io::ErrorKind::NotFound => refused(error.to_string()),
+        Err(error) if error.kind() != ErrorKind::NotFound => refused(error.to_string()),
         _ => Ok(()),
     }
 }
@@ -259,7 +261,7 @@ pub fn ask_or(
     no_listener: impl FnOnce() -> Failure,
 ) -> Result<ControlResponse, Failure> {
     let stream = StdStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => no_listener(),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => no_listener(),
         _ => Failure::new(format!("cannot connect to {}: {error}", path.display()))
             .remedy("run this command as the user of the serving process, or as root"),
     })?;
@@ -269,6 +271,32 @@ pub fn ask_or(
              and restart it",
         )
     })
+}
+
+/// As [`ask`], but returns `None` if no process listens. If the process ends the connection without an answer, it is
+/// probably ending, so the request is repeated, at most for `PATIENCE`: `request` must change nothing.
+pub fn ask_if_running(
+    path: &Path,
+    request: &ControlRequest,
+) -> Result<Option<ControlResponse>, Failure> {
+    let begun = Instant::now();
+    loop {
+        let error = match StdStream::connect(path).and_then(|it| exchange(it, request.clone())) {
+            Ok(response) => return Ok(Some(response)),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => return Ok(None),
+            ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::UnexpectedEof
+                if begun.elapsed() < PATIENCE =>
+            {
+                std::thread::sleep(AGAIN_AFTER);
+            }
+            _ => {
+                return Err(Failure::new(format!("no answer on {}: {error}", path.display())));
+            }
+        }
+    }
 }
 
 fn exchange(mut stream: StdStream, request: ControlRequest) -> io::Result<ControlResponse> {

@@ -81,17 +81,16 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
             return Ok(true);
         }
     }
-    let mut is_anybody_there = true;
-    let answer =
-        control_socket::ask_or(&control_socket::path(settings)?, ControlRequest::Status, || {
-            is_anybody_there = false;
-            Failure::new("no process answers").remedy("start it with `forebay serve --config FILE`")
-        });
-    let status = match answer {
-        Ok(ControlResponse::Status(status)) => status,
-        Err(_) if !is_anybody_there => return Ok(false),
+    let socket = control_socket::path(settings)?;
+    let status = match control_socket::ask_if_running(&socket, &ControlRequest::Status) {
+        Ok(None) => return Ok(false),
+        Ok(Some(ControlResponse::Status(status))) => status,
         other => {
-            let failure = other.map_or_else(|failure| failure, ControlResponse::unexpected);
+            let failure = match other {
+                Ok(Some(other)) => other.unexpected(),
+                Ok(None) => return Ok(false),
+                Err(failure) => failure,
+            };
             return Err(Failure::new(format!(
                 "it is not known whether {} is in use: {}",
                 path.display(),

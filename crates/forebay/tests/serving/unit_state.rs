@@ -262,7 +262,7 @@ async fn a_cache_over_a_volume_of_another_size_does_not_stop_other_units() {
 
 /// A hung process may still have the file open, although the file has lost its name.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_answer() {
+async fn a_record_is_removed_when_the_process_ends_and_not_while_it_does_not_answer() {
     let place = Place::new();
     written(&place, "").await;
     let disk = place.path("disk.img").display().to_string();
@@ -270,13 +270,20 @@ async fn a_record_is_not_removed_while_a_process_has_the_socket_and_does_not_ans
     let socket = place.path("node.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).expect("bound");
     // The process that has the socket accepts the request and does not answer.
-    let silent = std::thread::spawn(move || drop(listener.accept()));
-    let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
-    silent.join().expect("asked");
+    let (asked, known) = std::sync::mpsc::channel();
+    let silent = std::thread::spawn(move || {
+        let client = listener.accept().expect("it is asked");
+        known.recv().expect("the command has ended");
+        // Now the process ends while it has a request.
+        let next = listener.accept().expect("it is asked again");
+        drop((client, next, listener));
+    });
+    let (code, text) = command(&place, &["forget", &disk, "--lose-data", "--hosts-unmounted"]);
     assert!(code == Some(1) && text.contains("it is not known whether"), "{text}");
-    // Now no process listens.
+    asked.send(()).expect("it waits");
     let (code, text) = command(&place, &["forget", &disk, "--lose-data", "--hosts-unmounted"]);
     assert_eq!(code, Some(0), "{text}");
+    silent.join().expect("asked twice");
 }
 
 #[tokio::test(flavor = "multi_thread")]
