@@ -245,13 +245,26 @@ async fn converse<F: Future<Output = ControlResponse>>(
 
 /// Sends a request to the process that listens on `path`.
 pub fn ask(path: &Path, request: ControlRequest) -> Result<ControlResponse, Failure> {
-    ask_or(path, request, || {
-        Failure::new(format!("forebay is not running: no process answers on {}", path.display()))
-            .remedy(
-                "start it with `forebay serve --config FILE`, or name its socket with \
-                --control or --config",
-            )
-    })
+    ask_or(path, request, || no_process(path))
+}
+
+/// Returns the failure that no process answers on `path`. If that is the default path, a process with a path of its own
+/// may be running.
+fn no_process(path: &Path) -> Failure {
+    if default_path().is_ok_and(|default| default == path) {
+        return Failure::new(format!(
+            "no process answers on the default control socket {}",
+            path.display()
+        ))
+        .remedy(
+            "if forebay runs with another socket, add `--config FILE` with its settings file, or `--control PATH`; \
+             otherwise start it with `forebay serve --config FILE`",
+        );
+    }
+    Failure::new(format!("no process answers on the control socket {}", path.display())).remedy(
+        "start it with `forebay serve --config FILE`, or name another socket with `--control PATH` or another \
+         settings file with `--config FILE`",
+    )
 }
 
 /// As [`ask`], but `no_listener` makes the failure if no process listens on `path`.

@@ -138,7 +138,7 @@ fn a_monitor_gets_unknown_if_no_process_runs_or_the_settings_are_wrong() {
     let control = place.path("unused.sock").display().to_string();
     let wrong = place.write("wrong", "listen = 7\n").display().to_string();
     for (options, words) in [
-        (["--control", &control], "UNKNOWN: forebay is not running"),
+        (["--control", &control], "UNKNOWN: no process answers on the control socket "),
         (["--config", &wrong], "UNKNOWN: "),
     ] {
         let output = run(&[&["status", "--check"], &options[..]].concat());
@@ -146,6 +146,16 @@ fn a_monitor_gets_unknown_if_no_process_runs_or_the_settings_are_wrong() {
         assert_eq!(output.status.code(), Some(3), "{line}");
         assert!(line.starts_with(words) && line.lines().count() == 1, "{line}");
     }
+}
+
+#[test]
+fn a_command_names_the_default_socket_that_it_tried_and_how_to_name_another() {
+    let place = Place::new();
+    let output = forebay().arg("status").env("XDG_RUNTIME_DIR", place.folder.path()).output();
+    let said = stderr(&output.expect("it runs"));
+    let socket = place.path("forebay/control.sock").display().to_string();
+    assert!(said.contains(&format!("the default control socket {socket}")), "{said}");
+    assert!(said.contains("--config FILE") && said.contains("--control PATH"), "{said}");
 }
 
 #[test]
