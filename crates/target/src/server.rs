@@ -8,8 +8,9 @@ use tokio::{
     sync::{mpsc, watch},
     time::{Instant, timeout_at},
 };
-use tracing::warn;
+use tracing::{info, warn};
 use transport::ReportLimiter;
+use volume::{ConditionChange, OngoingCondition};
 
 use crate::{
     chap_delay::ChapFailureDelay,
@@ -33,6 +34,9 @@ pub struct TargetServer {
 
 /// The pause after an error of `accept`, such as no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time without such an error after which connections count as accepted again: descriptors that are freed one by one are
+/// taken at once.
+const ACCEPT_QUIET: Duration = Duration::from_secs(60);
 /// Time in which sessions must end after they are asked to close. They close at once unless a unit blocks a
 /// thread.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -262,18 +266,27 @@ async fn send_to_all(drivers: &[mpsc::Sender<DriverMessage>], order: impl Fn() -
 
 /// Accepts connections until the portal is closed, which drops this future between two connections.
 async fn accept(context: Arc<ServerContext>, listener: TcpListener) {
+    let mut failing = OngoingCondition::default();
     loop {
-        match listener.accept().await {
-            Ok((stream, address)) => admit(&context, stream, address),
-            Err(error) => {
+        let accepted = listener.accept().await;
+        match failing.turn_after(accepted.is_err(), ACCEPT_QUIET) {
+            Some(ConditionChange::Begins) => {
+                let error = accepted.as_ref().err().map(ToString::to_string);
                 warn!(
-                    %error,
+                    error,
                     remedy = "nothing has to be done unless it lasts: if files run out, raise LimitNOFILE= of \
                      systemd or `ulimit -n`, or lower `max_connections`",
-                    "cannot accept a connection"
+                    "no connection can be accepted: trying again until one is"
                 );
-                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+            Some(ConditionChange::Ends(lasted)) => {
+                info!(lasted_s = lasted.as_secs(), "connections are accepted again");
+            }
+            None => {}
+        }
+        match accepted {
+            Ok((stream, address)) => admit(&context, stream, address),
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
