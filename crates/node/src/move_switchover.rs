@@ -11,7 +11,7 @@ use control::{Failure, MoveStage};
 use stack::{records::Records, unit_state};
 use target::Redirect;
 use tokio::time::{sleep, timeout};
-use volume::ChangedRegions;
+use volume::{ChangedRegions, ConditionChange, OngoingCondition};
 
 use super::{
     Node, ServedUnit,
@@ -197,12 +197,19 @@ impl Node {
         let kept = VolumeMoveRecord { gone: Some(gone), come: None, tried };
         // Make room for the record while the move can still fail.
         self.moves.try_to_keep(&described.volume, &kept)?;
+        let mut failing = OngoingCondition::default();
         while let Err(failure) = self.moves.keep(&described.volume, kept.clone()) {
-            // Neither node serves the volume until the record is certainly stable: after a failed write, a restart may
-            // find the old or the new record.
-            tracing::error!(%failure, "the volume is not served until the decision about its move is written");
+            // After a crash the record might or might not be there: neither node serves the volume until the record
+            // is certainly stable.
+            if failing.turn(true).is_some() {
+                tracing::error!(%failure, "the volume is not served until the decision about its move is written");
+            }
             leaving.tell(|progress| progress.failure = Some(failure));
             sleep(AGAIN_AFTER).await;
+        }
+        if let Some(ConditionChange::Ends(lasted)) = failing.turn(false) {
+            let volume = &described.volume;
+            tracing::info!(%volume, lasted_s = lasted.as_secs(), "the decision about a move is written");
         }
         Ok(redirect)
     }

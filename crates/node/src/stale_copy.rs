@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use ::names::NodeVolumeEntry;
 use control::Failure;
+use volume::{ConditionChange, OngoingCondition};
 
 use super::Node;
 use crate::moves::{MoveId, MoveOutRecord, VolumeMoveRecord};
@@ -64,6 +65,7 @@ impl Node {
     pub(super) fn look_for_newer(self: &Arc<Self>) {
         let node = Arc::downgrade(self);
         tokio::spawn(async move {
+            let mut failing = OngoingCondition::default();
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(node) = node.upgrade() else { return };
@@ -73,10 +75,15 @@ impl Node {
                     Ok(false) => Ok(()),
                     Err(failure) => Err(failure),
                 };
-                if let Err(failure) = given_way {
-                    tracing::error!(
+                match (failing.turn(given_way.is_err()), given_way) {
+                    (Some(ConditionChange::Begins), Err(failure)) => tracing::error!(
                         %failure, "a volume is still served here, although another node has a newer version"
-                    );
+                    ),
+                    (Some(ConditionChange::Ends(lasted)), _) => tracing::info!(
+                        lasted_s = lasted.as_secs(),
+                        "no volume is served here any more of which another node has a newer version"
+                    ),
+                    _ => {}
                 }
             }
         });
