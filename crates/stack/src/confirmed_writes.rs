@@ -7,15 +7,13 @@ use std::{
     io::{self, Read},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 use cache::{BootId, ConfirmedIn, ConfirmedStore, ConfirmedWrites, InstanceId};
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
+use volume::{ConditionChange, OngoingCondition};
 
 use crate::{atomic_file, state_folder};
 
@@ -24,7 +22,7 @@ pub fn store(folder: &Path) -> ConfirmedIn {
     ConfirmedIn(Arc::new(ConfirmedFiles {
         folder: folder.to_owned(),
         open: Mutex::new(None),
-        has_failed: AtomicBool::new(false),
+        failing: Mutex::default(),
     }))
 }
 
@@ -68,7 +66,7 @@ struct ConfirmedFiles {
     folder: PathBuf,
     open: Mutex<Option<OpenConfirmedFile>>,
     /// True if the last write or sync has failed; an event has reported it.
-    has_failed: AtomicBool,
+    failing: Mutex<OngoingCondition>,
 }
 
 /// The open file with the confirmed writes of one log.
@@ -122,19 +120,19 @@ impl ConfirmedStore for ConfirmedFiles {
 
 impl ConfirmedFiles {
     fn tell(&self, path: &Path, done: io::Result<()>) {
-        match done {
-            Ok(()) => self.has_failed.store(false, Ordering::Relaxed),
-            Err(error) => {
-                if !self.has_failed.swap(true, Ordering::Relaxed) {
-                    tracing::error!(
-                        path = %path.display(), %error,
-                        remedy = "make room in the folder of this file, and give the user of this \
-                         process write access to it; it is tried again with the next write",
-                        "the newest confirmed write of the log cannot be recorded: an older copy of \
-                         log and NVRAM may not be recognized"
-                    );
-                }
-            }
+        match (self.failing.lock().turn(done.is_err()), done) {
+            (Some(ConditionChange::Begins), Err(error)) => tracing::error!(
+                path = %path.display(), %error,
+                remedy = "make room in the folder of this file, and give the user of this \
+                 process write access to it; it is tried again with the next write",
+                "the newest confirmed write of the log cannot be recorded: an older copy of log and \
+                 NVRAM may not be recognized"
+            ),
+            (Some(ConditionChange::Ends(lasted)), _) => tracing::info!(
+                path = %path.display(), lasted_s = lasted.as_secs(),
+                "the newest confirmed write of the log is recorded again"
+            ),
+            _ => {}
         }
     }
 }

@@ -16,7 +16,7 @@ use control::Failure;
 use crc_fast::{CrcAlgorithm, checksum};
 use parking_lot::Mutex;
 use unit::{BlockUnit, LogicalUnit, MovableUnit, Saving, UnitIdentity, UnitRecordKind, UnitStore};
-use volume::Stack;
+use volume::{ConditionChange, OngoingCondition, Stack};
 
 use crate::{atomic_file, state_folder};
 
@@ -138,6 +138,8 @@ struct UnitStateStore {
     name: String,
     /// The number of the newest completed save of each record.
     done: Mutex<[u64; UnitRecordKind::ALL.len()]>,
+    /// Failing saves of each record, for events.
+    failing: Mutex<[OngoingCondition; UnitRecordKind::ALL.len()]>,
     /// A lock that is held while the unit is served: no other process, and no other unit with the same designator,
     /// may write these files.
     _lock: File,
@@ -159,7 +161,9 @@ impl StateFiles {
             TryLockError::Error(error) => error,
         })?;
         let done = Mutex::new([0; UnitRecordKind::ALL.len()]);
-        let shared = UnitStateStore { folder: folder.to_owned(), name, done, _lock: lock };
+        let failing = Mutex::default();
+        let folder = folder.to_owned();
+        let shared = UnitStateStore { folder, name, done, failing, _lock: lock };
         Ok(Self { shared: Arc::new(shared), asked: AtomicU64::new(0) })
     }
 }
@@ -180,14 +184,9 @@ impl UnitStore for StateFiles {
             if *newest > number {
                 return Ok(());
             }
-            shared.replace(record, &bytes).inspect_err(|error| {
-                tracing::error!(
-                    record = record.name(), %error,
-                    remedy = "make room in the `state` folder, and give the user of this process write \
-                     access to it; then repeat the command that the host reports as failed",
-                    "a record of a unit cannot be saved"
-                );
-            })?;
+            let replaced = shared.replace(record, &bytes);
+            shared.report(record, &replaced);
+            replaced?;
             *newest = number;
             Ok(())
         });
@@ -203,6 +202,32 @@ impl UnitStateStore {
     fn replace(&self, record: UnitRecordKind, bytes: &[u8]) -> io::Result<()> {
         let path = self.path(record);
         atomic_file::replace(&path, &framed(bytes)).map_err(|error| named(&path, &error))
+    }
+}
+
+impl UnitStateStore {
+    /// Reports a save if the saves of this record begin to fail, or succeed again: hosts repeat the commands that need it.
+    fn report(&self, record: UnitRecordKind, saved: &io::Result<()>) {
+        let change = self.failing.lock()[record as usize].turn(saved.is_err());
+        let record = record.name();
+        match (change, saved) {
+            (Some(ConditionChange::Begins), Err(error)) => {
+                tracing::error!(
+                    record, %error,
+                    remedy = "make room in the `state` folder, and give the user of this process write \
+                     access to it; then repeat the command that the host reports as failed",
+                    "a record of a unit cannot be saved"
+                );
+            }
+            (Some(ConditionChange::Ends(lasted)), _) => {
+                tracing::info!(
+                    record,
+                    lasted_s = lasted.as_secs(),
+                    "the record of a unit is saved again"
+                );
+            }
+            _ => {}
+        }
     }
 }
 
