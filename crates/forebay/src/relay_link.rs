@@ -30,6 +30,7 @@ use tokio::{
     sync::Notify,
     task::JoinSet,
 };
+use volume::{ConditionChange, OngoingCondition};
 
 /// Properties of the link, equal in both directions.
 #[derive(Clone, Copy, Debug)]
@@ -135,21 +136,30 @@ impl Drop for RelayLink {
 
 async fn accept(listener: TcpListener, to: SocketAddr, directions: [Arc<RelayDirection>; 2]) {
     let mut connections = JoinSet::new();
+    let mut failing = OngoingCondition::default();
     loop {
         while connections.try_join_next().is_some() {}
-        match listener.accept().await {
+        let accepted = listener.accept().await;
+        match failing.turn_after(accepted.is_err(), Duration::from_secs(60)) {
+            Some(ConditionChange::Begins) => {
+                let error = accepted.as_ref().err().map(ToString::to_string);
+                tracing::warn!(
+                    error,
+                    remedy = "nothing has to be done unless it lasts: if files run out, raise \
+                     LimitNOFILE= of systemd or `ulimit -n`",
+                    "the link cannot accept connections: trying again until it can"
+                );
+            }
+            Some(ConditionChange::Ends(lasted)) => {
+                tracing::info!(lasted_s = lasted.as_secs(), "the link accepts connections again");
+            }
+            None => {}
+        }
+        match accepted {
             Ok((near, _)) => {
                 connections.spawn(relay(near, to, directions.clone()));
             }
-            Err(error) => {
-                tracing::warn!(
-                    %error,
-                    remedy = "nothing has to be done unless it lasts: if files run out, raise \
-                     LimitNOFILE= of systemd or `ulimit -n`",
-                    "the link cannot accept a connection"
-                );
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }

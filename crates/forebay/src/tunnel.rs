@@ -18,8 +18,9 @@ use tokio::{
     time::timeout,
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, rustls::pki_types::ServerName, server::TlsStream};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 use transport::{ConnectionQuota, ReportLimiter, SocketOptions};
+use volume::{ConditionChange, OngoingCondition};
 
 use crate::{
     cli::{Relay, Tunnel, TunnelEnd},
@@ -34,6 +35,8 @@ const SET_UP: Duration = Duration::from_secs(10);
 
 /// Pause after an error of `accept`, such as no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time without such an error after which connections count as accepted again.
+const ACCEPT_QUIET: Duration = Duration::from_secs(60);
 
 /// Maximum number of concurrent handshakes, in total and from one address: the limits of targets for logins. Beyond it,
 /// the address with the most handshakes loses the oldest one.
@@ -100,18 +103,27 @@ fn host(to: &str) -> &str {
 }
 
 async fn accept(listener: TcpListener, end: Arc<TunnelEndpoint>) {
+    let mut failing = OngoingCondition::default();
     loop {
-        match listener.accept().await {
-            Ok((stream, address)) => drop(tokio::spawn(one(end.clone(), stream, address))),
-            Err(error) => {
+        let accepted = listener.accept().await;
+        match failing.turn_after(accepted.is_err(), ACCEPT_QUIET) {
+            Some(ConditionChange::Begins) => {
+                let error = accepted.as_ref().err().map(ToString::to_string);
                 warn!(
-                    %error,
+                    error,
                     remedy = "nothing has to be done unless it lasts: if files run out, raise LimitNOFILE= of \
                      systemd or `ulimit -n`, or lower --max-connections",
-                    "cannot accept a connection"
+                    "no connection can be accepted: trying again until one is"
                 );
-                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+            Some(ConditionChange::Ends(lasted)) => {
+                info!(lasted_s = lasted.as_secs(), "connections are accepted again");
+            }
+            None => {}
+        }
+        match accepted {
+            Ok((stream, address)) => drop(tokio::spawn(one(end.clone(), stream, address))),
+            Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
         }
     }
 }
