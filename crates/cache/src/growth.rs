@@ -52,7 +52,9 @@ impl CacheCore {
                 geometry.blocks = found.blocks;
             }
         };
-        match self.write_superblock(grown).await {
+        let written = self.write_superblock(grown).await;
+        let change = self.state.lock().log.growth_fails.turn(written.is_err());
+        match written {
             Ok(()) => {
                 let mut state = self.state.lock();
                 let last = self.lower.extents.last(place);
@@ -67,8 +69,8 @@ impl CacheCore {
                 drop(state);
                 tracing::info!(blocks = found.blocks, "the volume below the cache has grown");
             }
-            // Keep the former size for now: the next call tries again.
-            Err(error) => {
+            // The next call tries again. The event about the new size also reports the end of the failures.
+            Err(error) if change.is_some() => {
                 tracing::warn!(
                     %error,
                     remedy = "nothing has to be done unless it lasts: then check the disk of the log; \
@@ -76,6 +78,7 @@ impl CacheCore {
                     "cannot record the new size of the volume in the log"
                 );
             }
+            Err(_) => {}
         }
     }
 

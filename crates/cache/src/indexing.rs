@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use journal::segment::SegmentHeader;
-use volume::{Data, Durability};
+use volume::{ConditionChange, Data, Durability};
 
 use crate::core::CacheCore;
 
@@ -35,17 +35,18 @@ async fn write_frames(shared: Arc<CacheCore>) {
         // power failure.
         let written =
             shared.log.volume.write(lba, Data::from(frame.bytes), Durability::Stable).await;
-        let failed = std::mem::replace(&mut shared.state.lock().log.index_fails, written.is_err());
+        let change = shared.state.lock().log.index_fails.turn(written.is_err());
         match written {
             Ok(()) => {
-                if failed {
-                    tracing::info!("the index of the log can be written again");
+                if let Some(ConditionChange::Ends(lasted)) = change {
+                    let lasted_s = lasted.as_secs();
+                    tracing::info!(lasted_s, "the index of the log can be written again");
                 }
                 shared.log.index.lock().wrote(frame.last);
             }
             Err(error) => {
                 shared.counters.log.errors.add(1);
-                if failed {
+                if change.is_none() {
                     tracing::debug!(%error, "the index of the log is still not written");
                 } else {
                     tracing::warn!(

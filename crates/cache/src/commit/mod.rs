@@ -18,11 +18,15 @@ use std::{
 };
 
 use tokio::time::{Instant, sleep};
-use volume::{Data, Durability, Error, Lba};
+use volume::{ConditionChange, Data, Durability, Error, Lba};
 
 use crate::{
-    commit::segment_builder::Batch, core::CacheCore, nvram::NvramBuffer, rules::AcknowledgedAt,
-    slots::pages::scratch_block, state::CacheState,
+    commit::segment_builder::Batch,
+    core::CacheCore,
+    nvram::NvramBuffer,
+    rules::AcknowledgedAt,
+    slots::pages::scratch_block,
+    state::{CacheState, SPLIT_QUIET},
 };
 
 impl CacheCore {
@@ -100,7 +104,15 @@ impl CacheCore {
     pub fn end_epoch(self: &Arc<Self>) -> u64 {
         let mut state = self.state.lock();
         let serial = state.end_epoch();
+        let change = state.log.epochs_split.turn_after(false, SPLIT_QUIET);
         self.start_commit(&mut state);
+        drop(state);
+        if let Some(ConditionChange::Ends(lasted)) = change {
+            tracing::info!(
+                lasted_s = lasted.as_secs(),
+                "the writes between two flushes fit into the log again: no epoch is split"
+            );
+        }
         serial
     }
 }

@@ -11,7 +11,7 @@ use std::{pin::pin, sync::Arc};
 use journal::superblock::Superblock;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use volume::{Error, Holding, Volume};
+use volume::{ConditionChange, Error, Holding, Volume};
 
 pub(crate) use self::{
     log_disk::{CacheLog, SCRATCH_PAGES, SegmentIdentity, write_copies},
@@ -206,11 +206,13 @@ impl CacheCore {
 
     /// Reports once that the superblock cannot be written, and once that it can again.
     fn report_superblock(&self, written: &Result<(), Error>) {
-        let fails = written.is_err();
-        let failed = std::mem::replace(&mut self.state.lock().log.superblock_fails, fails);
-        match written {
-            Ok(()) if failed => tracing::info!("the superblock of the log can be written again"),
-            Err(error) if !failed => tracing::warn!(
+        let change = self.state.lock().log.superblock_fails.turn(written.is_err());
+        match (change, written) {
+            (Some(ConditionChange::Ends(lasted)), _) => tracing::info!(
+                lasted_s = lasted.as_secs(),
+                "the superblock of the log can be written again"
+            ),
+            (Some(ConditionChange::Begins), Err(error)) => tracing::warn!(
                 %error,
                 remedy = "nothing has to be done unless it lasts: then check the disk of the log \
                  (`dmesg -T`)",

@@ -28,7 +28,7 @@ use tokio::{
     sync::{Mutex, OwnedRwLockWriteGuard, oneshot},
     time::{Instant, sleep},
 };
-use volume::{Error, Volume};
+use volume::{ConditionChange, Error, Volume};
 
 use self::clean::{STEP, clean};
 use crate::{
@@ -40,7 +40,7 @@ use crate::{
     },
     epoch::{Item, limit},
     slots::{sectors::SLOT_BYTES, table::LogAddress},
-    state::{CacheState, DestageRound},
+    state::{CacheState, DestageRound, SPLIT_QUIET},
 };
 
 /// Destages until the cache is stopped.
@@ -324,15 +324,23 @@ async fn complete(
         }
         state.lower.is_unflushed = is_followed;
     }
-    if pieces > 1 {
-        shared.counters.order.split_rounds.add(1);
-        tracing::warn!(
-            pieces,
-            most,
-            remedy = "nothing has to be done, unless the far volume must always hold a consistent \
-             prefix: then make the log at the node larger, with `forebay gateway log-resize` there",
-            "a round was too large for one epoch of the lower volume"
-        );
+    shared.counters.order.split_rounds.add(u64::from(pieces > 1));
+    let change = shared.state.lock().destage.rounds_split.turn_after(pieces > 1, SPLIT_QUIET);
+    match change {
+        Some(ConditionChange::Begins) => {
+            tracing::warn!(
+                pieces,
+                most,
+                remedy = "nothing has to be done, unless the far volume must always hold a consistent \
+                 prefix: then make the log at the node larger, with `forebay gateway log-resize` there",
+                "a round was too large for one epoch of the lower volume"
+            );
+        }
+        Some(ConditionChange::Ends(lasted)) => tracing::info!(
+            lasted_s = lasted.as_secs(),
+            "every round fits into one epoch of the lower volume again"
+        ),
+        None => {}
     }
     let tail_block = shared.state.lock().log.ring.start(cut + 1);
     shared

@@ -303,11 +303,9 @@ impl PairMember {
             }
             Err(reason) => {
                 self.half.lend().await;
-                let mut known = self.known.lock();
-                if known.reason.as_ref() != Some(&reason) {
+                if let Some(reason) = self.note_reason(Err(reason)) {
                     tracing::warn!(%reason, remedy = TAKEOVER_REMEDY, "the unit of the pair cannot be taken over");
                 }
-                known.reason = Some(reason);
                 watch.rest_until = Instant::now() + REST;
             }
         }
@@ -394,7 +392,7 @@ impl PairMember {
                 Ok(()) => active.cache.vouch().await.map_err(told),
                 Err(error) => Err(told(error)),
             };
-            if let Err(reason) = vouched {
+            if let Some(reason) = self.note_reason(vouched) {
                 tracing::warn!(%reason, remedy = PARTNER_REMEDY, "the partner does not answer");
             }
         }
@@ -402,11 +400,18 @@ impl PairMember {
             && matches!(active.mirror.standings()[1], MirrorLegStatus::Out(_))
         {
             let rejoined = self.rejoin(watch, active).await;
-            if let Err(reason) = &rejoined {
+            if let Some(reason) = self.note_reason(rejoined) {
                 tracing::warn!(%reason, remedy = FILL_REMEDY, "the partner's leg of the log cannot be filled");
             }
-            self.known.lock().reason = rejoined.err();
         }
+    }
+
+    /// Keeps the reason why an action failed, for the status. Returns the reason if an event must report it: an action
+    /// that fails again for the same reason gets no further event.
+    fn note_reason(&self, done: Result<(), Arc<str>>) -> Option<Arc<str>> {
+        let reason = done.err();
+        let former = std::mem::replace(&mut self.known.lock().reason, reason.clone());
+        reason.filter(|reason| former.as_ref() != Some(reason))
     }
 
     /// Stops serving the unit and stands by.

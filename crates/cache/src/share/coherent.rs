@@ -15,8 +15,8 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 use volume::{
-    Allocation, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Provisioning,
-    Stack, ThinSpaceUsage, Volume,
+    Allocation, ConditionChange, Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba,
+    OngoingCondition, Provisioning, Stack, ThinSpaceUsage, Volume,
 };
 
 use crate::cache::Cache;
@@ -367,6 +367,7 @@ async fn hear(shared: &CoherentCore, cache: &Cache) {
     // Do not wait the first time: no range can be used, and no lease renewed, before the size of a range is
     // known.
     let mut wait = Duration::ZERO;
+    let mut invalid = OngoingCondition::default();
     while !shared.has_failed() {
         let list = match shared.lower.extensions().receive_answers(wait).await {
             Ok(list) => list,
@@ -378,17 +379,26 @@ async fn hear(shared: &CoherentCore, cache: &Cache) {
                 continue;
             }
         };
-        let (terms, grain, answers) = match read_answers(&list) {
-            Ok(read) => read,
-            Err(error) => {
+        let read = read_answers(&list);
+        match (invalid.turn(read.is_err()), &read) {
+            (Some(ConditionChange::Begins), Err(error)) => {
                 tracing::warn!(
                     %error,
                     remedy = "use the same version of Forebay at both ends (forebay --version)",
-                    "the node has sent an invalid token message"
+                    "the node sends invalid token messages"
                 );
-                sleep(PAUSE).await;
-                continue;
             }
+            (Some(ConditionChange::Ends(lasted)), _) => {
+                tracing::info!(
+                    lasted_s = lasted.as_secs(),
+                    "the node sends valid token messages again"
+                );
+            }
+            _ => {}
+        }
+        let Ok((terms, grain, answers)) = read else {
+            sleep(PAUSE).await;
+            continue;
         };
         if let Err(error) = begin(shared, cache, terms.lease, grain) {
             return shared.fail(error);

@@ -1,6 +1,7 @@
 //! The state of destage: the running round, the orders of operators, and the age of the dirty data.
 
 use tokio::time::Instant;
+use volume::OngoingCondition;
 
 use crate::{lower::extent::DirtyFlags, meter::Meter, orders::Orders, slots::table::LogAddress};
 
@@ -34,6 +35,8 @@ pub(crate) struct DestageState {
     pub flushing: Option<u64>,
     /// Calls are waiting for room in the log that only a destage round can make.
     pub is_starving: bool,
+    /// Rounds are too large for an epoch of the lower volume.
+    pub rounds_split: OngoingCondition,
     /// The orders of operators: a pause, a rate.
     pub orders: Orders,
     /// Measures the rate of the data that is sent.
@@ -55,6 +58,7 @@ impl DestageState {
             round: None,
             flushing: None,
             is_starving: false,
+            rounds_split: OngoingCondition::default(),
             orders: Orders::default(),
             meter: Meter::new(),
             draining: 0,

@@ -1,9 +1,9 @@
 //! The state of the log: the positions of its segments, and its failures.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use journal::ring::SegmentRing;
-use volume::Error;
+use volume::{Error, OngoingCondition};
 
 use crate::gauge::LogFillGauge;
 
@@ -37,14 +37,23 @@ impl LostLog {
     }
 }
 
+/// Time without a split epoch or round after which all count as fitting again. Every large file that a host
+/// writes may split one.
+pub(crate) const SPLIT_QUIET: Duration = Duration::from_secs(600);
+
+/// The state of the log.
 pub(crate) struct LogState {
     pub ring: SegmentRing,
     /// Set while the log's file is lost.
     pub lost: Option<LostLog>,
-    /// The last write of the superblock failed.
-    pub superblock_fails: bool,
-    /// The last write of a frame of the index failed.
-    pub index_fails: bool,
+    /// Writes of the superblock fail.
+    pub superblock_fails: OngoingCondition,
+    /// Writes of the frames of the index fail.
+    pub index_fails: OngoingCondition,
+    /// The superblock cannot record that a volume has grown.
+    pub growth_fails: OngoingCondition,
+    /// Epochs are split because they do not fit into the log.
+    pub epochs_split: OngoingCondition,
     /// Measures the rate at which the log fills.
     pub gauge: LogFillGauge,
 }
@@ -54,8 +63,10 @@ impl LogState {
         Self {
             ring,
             lost: None,
-            superblock_fails: false,
-            index_fails: false,
+            superblock_fails: OngoingCondition::default(),
+            index_fails: OngoingCondition::default(),
+            growth_fails: OngoingCondition::default(),
+            epochs_split: OngoingCondition::default(),
             gauge: LogFillGauge::default(),
         }
     }

@@ -19,7 +19,7 @@ pub(crate) use self::{
     commits::Commits,
     destage::{DestageRound, DestageState},
     fetches::Fetches,
-    log::{LogState, LostLog},
+    log::{LogState, LostLog, SPLIT_QUIET},
     lower::LowerState,
     queue::{CommitQueue, Queued, QueuedSlot},
     room::WriteRoom,

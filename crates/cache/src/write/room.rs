@@ -200,11 +200,13 @@ impl CacheCore {
             ));
         }
         self.counters.order.split_epochs.add(1);
-        tracing::warn!(
-            remedy = "nothing has to be done, unless the file must always hold a consistent prefix: \
-             then make the log larger, with `forebay gateway log-resize`",
-            "the writes since the last flush do not fit into the log: the epoch is split"
-        );
+        if state.log.epochs_split.turn(true).is_some() {
+            tracing::warn!(
+                remedy = "nothing has to be done, unless the file must always hold a consistent prefix: \
+                 then make the log larger, with `forebay gateway log-resize`",
+                "the writes since the last flush do not fit into the log: the epoch is split"
+            );
+        }
         state.end_epoch();
         self.start_commit(state);
         Ok(())
