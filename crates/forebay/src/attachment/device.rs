@@ -8,8 +8,11 @@ use attach::{
 };
 use control::{AttachedVolumeStatus, CacheControlCommand, CacheControlStatus, Failure, UnitName};
 use stack::OpenedStack;
-use tokio::{task::spawn_blocking, time::timeout};
-use volume::Stack;
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep, timeout},
+};
+use volume::{OngoingCondition, Stack};
 
 use super::{
     attachment_lock::list, control_answers::Manner, file_system, host::refusal,
@@ -219,12 +222,9 @@ impl AttachedDevice {
                 return Ok(Some(standing));
             }
         }
-        match apart(move || Ok(device.take_down())).await? {
+        let users = move || attach::users(device.number);
+        match self.once_unused(move || device.take_down(), users).await? {
             Ok(()) => {}
-            Err(error) if error.error.raw_os_error() == Some(libc::EBUSY) => {
-                let users = apart(move || Ok(attach::users(device.number))).await?;
-                return Err(self.in_use(&users));
-            }
             Err(error) if matches!(error.part, attach::AttachStep::LoopFlush(_)) => {
                 return Err(self.not_stable(&error).await);
             }
@@ -356,18 +356,42 @@ impl AttachedDevice {
     }
 
     async fn unmount(&self, folder: &Path) -> Result<(), Failure> {
-        let place = folder.to_owned();
-        let done = apart(move || Ok(attach::unmount(&place, false))).await?;
+        let (place, busy) = (folder.to_owned(), folder.to_owned());
+        let unmount = move || attach::unmount(&place, false);
+        let done = self.once_unused(unmount, move || attach::busy_with(&busy)).await?;
         let Err(error) = done else { return Ok(()) };
         match error.error.raw_os_error() {
-            Some(libc::EBUSY) => {
-                let place = folder.to_owned();
-                let users = apart(move || Ok(attach::busy_with(&place))).await?;
-                Err(self.in_use(&users))
-            }
-            // The kernel has no file behind this device any more: another process has cleared the device.
+            // Another process has cleared the device first.
             Some(libc::EINVAL) => Ok(()),
             _ => Err(refusal(&error)),
+        }
+    }
+
+    /// Performs `work`, and repeats it while it fails with EBUSY and no user can be seen, at most for
+    /// [`UNSEEN_FOR`]. A process that has just ended is such a user: the kernel releases the files of its asynchronous I/O
+    /// and the mounts of its namespace a little later. Fails if the device stays in use.
+    async fn once_unused(
+        &self,
+        work: impl Fn() -> Result<(), attach::Error> + Clone + Send + 'static,
+        users: impl Fn() -> Vec<DeviceUser> + Clone + Send + 'static,
+    ) -> Result<Result<(), attach::Error>, Failure> {
+        let begun = Instant::now();
+        let mut waits = OngoingCondition::default();
+        loop {
+            let (work, users) = (work.clone(), users.clone());
+            let done = apart(move || Ok(work())).await?;
+            let is_busy = |error: &attach::Error| error.error.raw_os_error() == Some(libc::EBUSY);
+            if !done.as_ref().is_err_and(is_busy) {
+                return Ok(done);
+            }
+            let users = apart(move || Ok(users())).await?;
+            if !users.is_empty() || begun.elapsed() >= UNSEEN_FOR {
+                return Err(self.in_use(&users));
+            }
+            if waits.turn(true).is_some() {
+                tracing::info!("waiting for users of the device that cannot be seen");
+            }
+            sleep(UNSEEN_AGAIN).await;
         }
     }
 
@@ -506,6 +530,12 @@ async fn apart<T: Send + 'static>(
 
 /// Error of a volume that has not answered a flush for [`RUSH`].
 const NO_ANSWER: volume::Error = volume::Error::Busy("no answer to a flush within 10 s");
+
+/// Time that a detach waits for users that cannot be seen. The kernel needs some milliseconds for them, more on a machine
+/// under load.
+const UNSEEN_FOR: Duration = Duration::from_secs(5);
+/// Pause between two attempts meanwhile.
+const UNSEEN_AGAIN: Duration = Duration::from_millis(50);
 
 /// Interval between two checks for users that keep a detached device open.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

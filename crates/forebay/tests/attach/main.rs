@@ -7,6 +7,7 @@ mod support;
 mod attached;
 mod cached;
 mod namespaces;
+mod unseen_users;
 mod process;
 
 use std::{
