@@ -8,7 +8,7 @@ mod downsampling;
 
 use std::fmt::Write;
 
-use crate::{Curve, CurveSource, Drawn, Plot, html_escape::escaped, number};
+use crate::{Axis, Curve, CurveSource, Drawn, Plot, html_escape::escaped, number};
 
 use axis_scale::AxisScale;
 use curve_style::{CurveStyle, legend};
@@ -140,9 +140,9 @@ impl<'a> Canvas<'a> {
              <text class=\"name\" transform=\"translate(16 {:.0}) rotate(-90)\">{}</text>\n</g>",
             f64::midpoint(LEFT, RIGHT),
             HEIGHT - 8.0,
-            escaped(&self.plot.x.name),
+            escaped(&axis_name(&self.plot.x)),
             f64::midpoint(TOP, BOTTOM),
-            escaped(&self.plot.y.name),
+            escaped(&axis_name(&self.plot.y)),
         );
         out
     }
@@ -262,7 +262,13 @@ impl<'a> Canvas<'a> {
     }
 }
 
-/// Returns the outer edges of the bars on a numeric axis. The axis must include them.
+/// Returns the text next to an axis: the quantity with its unit, and whether the axis is logarithmic.
+fn axis_name(axis: &Axis) -> String {
+    if axis.logarithmic { format!("{} (logarithmic axis)", axis.name) } else { axis.name.clone() }
+}
+
+/// Returns the positions of the outer edges of bars on a numeric axis, so that the axis includes
+/// them.
 fn sides_of_bars(plot: &Plot) -> Vec<f64> {
     let bars = plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars && !plot.x.logarithmic);
     let xs: Vec<f64> = bars.flat_map(|curve| &curve.points).map(|[x, _]| *x).collect();

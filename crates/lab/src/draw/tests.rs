@@ -45,6 +45,16 @@ fn points_that_cannot_be_drawn_are_counted() {
 }
 
 #[test]
+fn a_logarithmic_axis_says_so() {
+    let plot = Plot::new("t", "delay, ms", "MB/s").curve(Curve::ours("a", [[1.0, 1.0]]));
+    let count = |plot: &Plot| checked(plot).matches("(logarithmic axis)").count();
+    assert_eq!(count(&plot), 0);
+    let plot = plot.y_logarithmic();
+    assert!(checked(&plot).contains(">MB/s (logarithmic axis)</text>"));
+    assert_eq!(count(&plot.x_logarithmic()), 2);
+}
+
+#[test]
 fn a_plot_without_data_says_so() {
     let text = checked(&Plot::new("Figure 4", "x", "y").curve(Curve::ours("a", [])));
     assert!(text.contains("not measured") && !text.contains("<svg"), "{text}");
