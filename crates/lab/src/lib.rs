@@ -40,7 +40,7 @@ pub use preflight::{Lack, Means, MeasurementPlan};
 pub use provenance::maker;
 pub use report::{
     Axis, Cell, CellBound, Curve, CurveSource, Drawn, LabReport, NOT_MEASURED, Plot, Printed,
-    ReportColumn, ReportRow, ReportTable, Section, SectionPart, factor, number,
+    ReportColumn, ReportRow, ReportTable, Section, SectionPart, factor, number, rounded,
 };
 pub use results::{LeftOut, Results};
 pub use site::{

@@ -2,8 +2,9 @@
 //! in a sentence, with explanations from other measurements of the run.
 
 use crate::{
-    Cell, factor, number,
+    Cell, factor,
     paper::{PaperFigure, PaperStatement},
+    rounded,
 };
 
 /// A figure may differ from the paper's number by this share of it without being reported. Within
@@ -28,14 +29,14 @@ pub fn deviation(
         return None;
     }
     let range = if claim.least == claim.most {
-        number(claim.least)
+        rounded(claim.least)
     } else {
-        format!("{} to {}", number(claim.least), number(claim.most))
+        format!("{} to {}", rounded(claim.least), rounded(claim.most))
     };
     let by = value / nearest;
     let by = if by.is_finite() { format!(" ({} of it)", factor(by)) } else { String::new() };
     let why = because(reasons, &ours.taints);
-    Some(format!("{}: {what}: {} instead of {range}{by}. {why}", claim.place, number(value)))
+    Some(format!("{}: {what}: {} instead of {range}{by}. {why}", claim.place, rounded(value)))
 }
 
 /// Returns a sentence if `ours` was measured and is outside of our bounds for the paper's
@@ -53,7 +54,7 @@ pub fn contradiction(
     Some(format!(
         "{}: {what}: {}; the paper says \"{}\", read here as {}. {why}",
         words.place,
-        number(value),
+        rounded(value),
         words.said,
         words.read_as()
     ))

@@ -8,7 +8,7 @@ pub mod outsourcing;
 pub mod stics;
 pub mod fair_tcp;
 
-use crate::{Printed, number};
+use crate::{Printed, rounded};
 
 /// A number or a range of numbers that a paper prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,7 +72,7 @@ impl PaperStatement {
     /// Returns our bounds for the statement as text: "at least 0.9".
     #[must_use]
     pub fn read_as(&self) -> String {
-        let [least, most] = [self.least, self.most].map(number);
+        let [least, most] = [self.least, self.most].map(rounded);
         match (self.least.is_finite(), self.most.is_finite()) {
             (true, true) => format!("{least} to {most}"),
             (true, false) => format!("at least {least}"),

@@ -5,7 +5,7 @@ mod plot;
 mod paper_value;
 mod table;
 
-pub use number_format::{factor, number};
+pub use number_format::{factor, number, rounded};
 pub use paper_value::Printed;
 pub use plot::{Axis, Curve, CurveSource, Drawn, Plot};
 pub use table::{Cell, CellBound, NOT_MEASURED, ReportColumn, ReportRow, ReportTable};

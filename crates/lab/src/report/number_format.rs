@@ -24,7 +24,22 @@ pub fn number(value: f64) -> String {
     trimmed(&text)
 }
 
-/// Formats a ratio as a factor, such as "×1.04". Returns "none" if it is not finite.
+/// Returns a number with three significant digits, for sentences; "none" if it is not finite.
+#[must_use]
+pub fn rounded(value: f64) -> String {
+    let size = value.abs();
+    if size == 0.0 || !size.is_finite() {
+        return number(value);
+    }
+    // The least of the three digits is that of this power of ten.
+    let power = size.log10().floor() as i32 - 2;
+    let scale = 10_f64.powi(power.abs());
+    let digits =
+        if power < 0 { (value * scale).round() / scale } else { (value / scale).round() * scale };
+    number(digits)
+}
+
+/// Formats a factor: "×1.04"; "none" if it is not finite.
 #[must_use]
 pub fn factor(value: f64) -> String {
     if !value.is_finite() {
@@ -91,6 +106,24 @@ mod tests {
         ];
         for (value, text) in shown {
             assert_eq!(number(value), text);
+        }
+    }
+
+    #[test]
+    fn numbers_in_sentences_have_three_digits() {
+        let shown = [
+            (0.0, "0"),
+            (0.408, "0.408"),
+            (16.62, "16.6"),
+            (0.99999, "1"),
+            (-1234.5, "−1230"),
+            (3_353_821.0, "3\u{202f}350\u{202f}000"),
+            (2.345e-6, "2.35×10⁻⁶"),
+            (1e300, "1×10³⁰⁰"),
+            (f64::NAN, "none"),
+        ];
+        for (value, text) in shown {
+            assert_eq!(rounded(value), text, "{value}");
         }
     }
 

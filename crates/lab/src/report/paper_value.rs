@@ -1,6 +1,6 @@
 //! A number or a range of numbers that a paper prints.
 
-use super::number;
+use super::{number, rounded};
 
 /// A number, or a range of numbers, as printed in a paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,9 +39,19 @@ impl Printed {
     /// Formats the number or range for a page: "0.95", or "0.91–0.99".
     #[must_use]
     pub fn text(self) -> String {
+        self.with(number)
+    }
+
+    /// Formats the number or range for a sentence, with three digits.
+    #[must_use]
+    pub fn sentence(self) -> String {
+        self.with(rounded)
+    }
+
+    fn with(self, shown: fn(f64) -> String) -> String {
         match self.ends() {
-            (one, None) => number(one),
-            (least, Some(most)) => format!("{}–{}", number(least), number(most)),
+            (one, None) => shown(one),
+            (least, Some(most)) => format!("{}–{}", shown(least), shown(most)),
         }
     }
 

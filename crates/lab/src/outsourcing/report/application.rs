@@ -6,8 +6,9 @@ use super::{
     noted, share, storage_sentence, way,
 };
 use crate::{
-    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, because, contradiction, number,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, because, contradiction,
     paper::outsourcing::{APPLICATIONS, FIGURE_4, MISPRINTS, WAYS, application_named},
+    rounded,
 };
 
 /// The workloads of Table 2: the word in the names of measured points, the name in the report, and
@@ -177,8 +178,8 @@ fn slower(measured: &MeasuredPoints<'_>) -> Vec<String> {
                 let why = because([at_8_ms(measured, workload, meta, name)], &[]);
                 deviations.push(format!(
                     "{name} on {shown} keeps {} of local at 8 ms, the paper's {}. {why}",
-                    number(ours),
-                    number(shares[5])
+                    rounded(ours),
+                    rounded(shares[5])
                 ));
             }
         }
@@ -205,7 +206,7 @@ fn at_8_ms(
     };
     let local = local / seconds;
     explanations::waits(
-        &format!("One of {name}'s"),
+        &format!("An operation of {name}"),
         ours,
         NearFarRates { near: local * shares[1], far: local * shares[5] },
         ROUND_TRIP_MS,

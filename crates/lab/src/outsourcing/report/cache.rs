@@ -7,7 +7,6 @@ use super::{
 };
 use crate::{
     Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, TOLERANCE, contradiction, deviation,
-    number,
     paper::{
         Misprint,
         outsourcing::{
@@ -16,6 +15,7 @@ use crate::{
             FIGURE_7_TOLERATED, MISPRINTS, PaperCongestion,
         },
     },
+    rounded,
 };
 
 /// Returns the report section for Figure 5 of the outsourcing paper: the place of a cache.
@@ -119,8 +119,8 @@ fn figure_6_held(measured: &MeasuredPoints<'_>) -> Option<String> {
     Some(format!(
         "Ours merges data that is overwritten before it is sent: of {} MiB it sent {} MiB, from a log that is larger than all of the data and is \
          emptied when PostMark has ended.",
-        number(written),
-        number(sent)
+        rounded(written),
+        rounded(sent)
     ))
 }
 
@@ -239,7 +239,7 @@ fn of_its_own(
     bare: &str,
     cached: &str,
 ) -> Option<String> {
-    let ms = |point: &str| Some(number(1000.0 / measured.value(point, "", "1/s")?));
+    let ms = |point: &str| Some(rounded(1000.0 / measured.value(point, "", "1/s")?));
     Some(format!(
         "A transaction takes {} ms without cache, load and delay, {} ms with load or delay, and {} ms with the cache, too.",
         ms(whole)?,

@@ -5,8 +5,8 @@ use super::{delays, table_1_point, way};
 use crate::{
     Cell, MeasuredPoints, ReportTable, Section,
     latency_model::{Fit, LatencyRule, ModelRequest, TOLERANCE, protocol_time},
-    number,
     paper::outsourcing::{ACCESSES, ANSWER_MS, DISKS, DISKS_SHOWN, ISCSI_MS, RESPONSE_MS, WAYS},
+    rounded,
 };
 
 /// The index of random writes in [`ACCESSES`].
@@ -121,7 +121,7 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
                 "T_disk and T_ack are our own local times, and T_iSCSI is the median of what remains after disk and round trip in all requests that \
                  nothing masks: {} ms here, {ISCSI_MS} ms in the paper (the sum of its Figure 2). The paper's column compares its rules with its \
                  own table.",
-                number(iscsi)
+                rounded(iscsi)
             ),
             None => "Our own disk and protocol times were not measured: there is only the paper's column, which compares its rules with its own \
                      table."
@@ -215,8 +215,8 @@ fn far_from_rule(measured: &MeasuredPoints<'_>, iscsi: f64) -> Vec<String> {
                 deviations.push(format!(
                     "{shown}, {}: farthest from the rule at {delay} ms, {} ms instead of {} ms.",
                     access_name.replace('-', " "),
-                    number(time),
-                    number(foretold),
+                    rounded(time),
+                    rounded(foretold),
                 ));
             }
         }

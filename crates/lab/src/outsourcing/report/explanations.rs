@@ -1,6 +1,6 @@
 //! Sentences that explain a result by other measurements of the same run.
 
-use crate::{MeasuredPoints, number};
+use crate::{MeasuredPoints, rounded};
 
 /// The rate of a workload per second, without and with a distance.
 #[derive(Clone, Copy, Debug)]
@@ -36,10 +36,10 @@ pub fn waits(
     let told = format!(
         "{one} takes {} ms without distance here and {} ms in the paper, and waits for {} round trips of {round_trip_ms} ms here \
          and {} there",
-        number(own),
-        number(own_there),
-        number(trips),
-        number(trips_there)
+        rounded(own),
+        rounded(own_there),
+        rounded(trips),
+        rounded(trips_there)
     );
     let which = match (alike(own, own_there), alike(trips, trips_there)) {
         (false, true) => ": its own time makes the difference",
@@ -55,9 +55,9 @@ pub fn own_time(ours: f64, paper: f64) -> Option<String> {
     let [here, there] = [ours, paper].map(|rate| 1000.0 / rate);
     (!alike(here, there)).then(|| {
         format!(
-            "Without delay or load one takes {} ms here and {} ms in the paper.",
-            number(here),
-            number(there)
+            "Without delay or load an operation takes {} ms here and {} ms in the paper.",
+            rounded(here),
+            rounded(there)
         )
     })
 }
@@ -86,8 +86,8 @@ pub fn sent(
     (most <= left).then(|| {
         format!(
             "At a load of {load} % it sends at most {} of the {} Mbit/s that are free{bound}.",
-            number(most),
-            number(left)
+            rounded(most),
+            rounded(left)
         )
     })
 }
@@ -97,7 +97,7 @@ pub fn sent(
 pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) -> Option<String> {
     let [a, b] = points.map(|(point, with)| {
         let mean = measured.value(point, "node 1 time_write", "ms")?;
-        Some(format!("{} ms {with}", number(mean)))
+        Some(format!("{} ms {with}", rounded(mean)))
     });
     Some(format!("A write takes the node {} and {}.", a?, b?))
 }
@@ -109,8 +109,8 @@ pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<St
     let share = 1.0 - of("reads_lower").unwrap_or(0.0) / reads;
     Some(format!(
         "Of {} reads that the host's memory did not answer, the gateway answered {} %.",
-        number(reads),
-        number((share * 100.0).round())
+        rounded(reads),
+        rounded((share * 100.0).round())
     ))
 }
 
@@ -135,8 +135,8 @@ mod tests {
         let told = waits("A transaction", ours, paper, 16.0).unwrap();
         assert_eq!(
             told,
-            "A transaction takes 1.429 ms without distance here and 81.63 ms in the paper, and waits for 0.8113 round trips of \
-             16 ms here and 0.8503 there: its own time makes the difference."
+            "A transaction takes 1.43 ms without distance here and 81.6 ms in the paper, and waits for 0.811 round trips of \
+             16 ms here and 0.85 there: its own time makes the difference."
         );
         let often = NearFarRates { near: 700.0, far: 10.0 };
         let told = waits("A transaction", often, ours, 16.0).unwrap();

@@ -3,7 +3,7 @@
 
 use super::{delays, equation, storage_sentence, table_1_point as point, way};
 use crate::{
-    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, deviation, number,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, deviation,
     paper::{
         PaperFigure,
         outsourcing::{
@@ -11,6 +11,7 @@ use crate::{
             THROUGHPUT_MB_S, WAYS,
         },
     },
+    rounded,
 };
 
 /// Returns the report section for Table 1 of the outsourcing paper: single requests of 8 KiB.
@@ -120,16 +121,16 @@ fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
         let alone = time("local").map_or_else(String::new, |local| {
             format!(
                 " The disk alone takes {} here and {} there.",
-                number(local),
-                number(RESPONSE_MS[0][n][column])
+                rounded(local),
+                rounded(RESPONSE_MS[0][n][column])
             )
         });
         Some(format!(
             "{}, {}: from 0 to 8 ms a request becomes {} ms longer here, and {} ms in the paper.{alone}",
             DISKS_SHOWN[n],
             access.replace('-', " "),
-            number(ours),
-            number(paper),
+            rounded(ours),
+            rounded(paper),
         ))
     };
     ACCESSES.into_iter().enumerate().filter_map(deviation).collect()
@@ -200,8 +201,8 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
 fn of_8_kib(measured: &MeasuredPoints<'_>) -> Option<String> {
     let ours = measured.value(&point("null", "sequential-read", "0ms"), "", "ms")?;
     Some(format!(
-        "One of 8 KiB takes {} ms here and {} in the paper.",
-        number(ours),
-        number(RESPONSE_MS[2][3][2])
+        "A request of 8 KiB takes {} ms here and {} in the paper.",
+        rounded(ours),
+        rounded(RESPONSE_MS[2][3][2])
     ))
 }

@@ -13,8 +13,8 @@ mod peer;
 
 use crate::{
     Cell, LabReport, MeasuredPoints, NOT_MEASURED, PointRecord, ReportColumn, ReportTable, because,
-    number,
     paper::{PaperStatement, outsourcing as paper},
+    rounded,
 };
 
 /// Returns the report of these records. `left_out` has the points without a record: name and
@@ -104,7 +104,7 @@ fn farthest(
             (off > tolerance).then_some((row.name.as_str(), cell, ours, paper, off))
         });
         let (row, cell, ours, paper, _) = cells.max_by(|a, b| a.4.total_cmp(&b.4))?;
-        let (ours, paper) = (number(ours), paper.text());
+        let (ours, paper) = (rounded(ours), paper.sentence());
         let why = because(why(n, row), &cell.taints);
         Some(format!(
             "{}, {column}: farthest from the paper at {row}, {ours} instead of {paper}. {why}",

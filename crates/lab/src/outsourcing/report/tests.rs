@@ -119,8 +119,8 @@ fn a_deviating_cost_of_a_delay_is_explained_with_the_disks_own_time() {
     assert_eq!(
         section(&report, "Table 1").deviations,
         [
-            "1 disk, IBM DNES, random write: from 0 to 8 ms a request becomes 16.62 ms longer here, and 6.09 ms in the \
-          paper. The disk alone takes 11.44 here and 11.44 there."
+            "1 disk, IBM DNES, random write: from 0 to 8 ms a request becomes 16.6 ms longer here, and 6.09 ms in the \
+          paper. The disk alone takes 11.4 here and 11.4 there."
         ]
     );
     let rule = &section(&report, "Equation (1)").deviations;
@@ -141,7 +141,7 @@ fn a_deviating_cost_of_load_is_reported_at_the_worst_load() {
     let report = report(&records, &[]);
     let deviations = &section(&report, "Table 3").deviations;
     let told = "As a share of no load, PostMark, ext4: farthest from the paper at 60, 0.5 instead of 0.675. Without delay or load \
-                one takes 5 ms here and 12.5 ms in the paper.";
+                an operation takes 5 ms here and 12.5 ms in the paper.";
     assert_eq!(deviations, &[told]);
 }
 
@@ -230,7 +230,7 @@ fn a_plot_is_compared_with_the_papers_text_and_explained_by_measured_reasons() {
     let four = told("Figure 4");
     assert!(
         four.contains(
-            "1.056; the paper says \"much more sensitive to network delay\", read here as at most 0.9."
+            "1.06; the paper says \"much more sensitive to network delay\", read here as at most 0.9."
         ),
         "{four}"
     );
@@ -244,9 +244,9 @@ fn a_plot_is_compared_with_the_papers_text_and_explained_by_measured_reasons() {
     );
     let six = told("Figure 6");
     assert!(six.contains("0.9 instead of 0.4") && six.contains("of 10 MiB it sent 1 MiB"), "{six}");
-    // The rate without load equals the paper's. The report cannot tell if bandwidth limits the run,
-    // because the record has no count of bytes.
-    assert!(six.contains("at 70, 0.9 instead of 0.3625. No reason for it is known."), "{six}");
+    // The rate without load is the paper's. Whether bandwidth limits the run is unknown, because no
+    // bytes were counted.
+    assert!(six.contains("at 70, 0.9 instead of 0.363. No reason for it is known."), "{six}");
     let seven = told("Figure 7");
     assert!(seven.contains("60 % at 8 ms: 0.5; the paper says \"to mask a one-way"), "{seven}");
     assert!(seven.contains("the gateway answered 60 %"), "{seven}");
@@ -263,7 +263,7 @@ fn a_deviating_share_of_local_throughput_is_explained_by_its_parts() {
     ];
     let told = section(&report(&records, &[]), "Table 2").deviations.join("\n");
     assert!(
-        told.starts_with("TPC-C on ext4 keeps 0.1 of local at 8 ms, the paper's 0.8575."),
+        told.starts_with("TPC-C on ext4 keeps 0.1 of local at 8 ms, the paper's 0.857."),
         "{told}"
     );
     assert!(told.ends_with("its own time makes the difference."), "{told}");
@@ -303,10 +303,10 @@ fn time_in_our_own_stack_does_not_count_as_waiting_for_the_distance() {
     // A request takes half a millisecond longer at 8 ms. In the paper, 3058 requests per second
     // become 2966 over the link without delay, and 2630 at 8 ms.
     assert!(
-        told.contains("takes 0.5 ms without distance here and 0.3371 ms in the paper"),
+        told.contains("takes 0.5 ms without distance here and 0.337 ms in the paper"),
         "{told}"
     );
-    assert!(told.contains("0.03125 round trips of 16 ms here and 0.002695 there"), "{told}");
+    assert!(told.contains("0.0313 round trips of 16 ms here and 0.0027 there"), "{told}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde::Deserialize as _;
 
 use super::counted;
-use crate::{LabSite, MeasuredPoints, number, stage::TIME_COUNTED};
+use crate::{LabSite, MeasuredPoints, rounded, stage::TIME_COUNTED};
 
 /// The names of two points that differ only in the gateway: `plain` has none, `cached` has one.
 #[derive(Clone, Copy)]
@@ -29,8 +29,8 @@ impl GatewayComparison<'_> {
         let there = of(self.plain, "node 1 time_write")?;
         Some(format!(
             "A write takes {} ms in the gateway, and {} ms in the node without one.",
-            number(here),
-            number(there)
+            rounded(here),
+            rounded(there)
         ))
     }
 
@@ -46,9 +46,9 @@ impl GatewayComparison<'_> {
         let dram = self.site()?.gateway?.dram;
         Some(format!(
             "The gateway answers {} % of {} reads, with {} MiB of memory.",
-            number((share * 100.0).round()),
-            number(reads),
-            number((dram >> 20) as f64)
+            rounded((share * 100.0).round()),
+            rounded(reads),
+            rounded((dram >> 20) as f64)
         ))
     }
 
@@ -58,7 +58,7 @@ impl GatewayComparison<'_> {
         let log = self.site()?.gateway?.log as f64;
         let written = self.measured.value(self.cached, "gateway cache written_bytes", "bytes")?;
         (written > 0.0 && written < log).then(|| {
-            let [written, log] = [written, log].map(|bytes| number((bytes / 1048576.0).round()));
+            let [written, log] = [written, log].map(|bytes| rounded((bytes / 1048576.0).round()));
             format!("All of the {written} MiB of written data fit in its log of {log} MiB: nothing waits for the far disk.")
         })
     }
@@ -72,8 +72,8 @@ impl GatewayComparison<'_> {
         (busy > BUSY).then(|| {
             format!(
                 "The machine's {} processors are busy for {} % of the time.",
-                number(processors),
-                number((busy * 100.0).round())
+                rounded(processors),
+                rounded((busy * 100.0).round())
             )
         })
     }

@@ -3,11 +3,12 @@
 use workload::WorkloadSeries;
 
 use crate::{
-    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, deviation, number,
+    Cell, Curve, MeasuredPoints, Plot, ReportTable, Section, deviation,
     paper::{
         PaperFigure,
         stics::{MISPRINTS, MOST_RESPONSES_MS, RESPONSE_MS},
     },
+    rounded,
 };
 
 /// The words in the names of measured points, in the order of the paper's numbers.
@@ -74,10 +75,10 @@ pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
 fn waited(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let mean = |figure: &str| measured.value(point, figure, "ms").filter(|ms| *ms > 0.0);
     match mean("gateway cache time_write") {
-        Some(ms) => Some(format!("A write takes {} ms in the gateway.", number(ms))),
+        Some(ms) => Some(format!("A write takes {} ms in the gateway.", rounded(ms))),
         None => Some(format!(
             "A write takes {} ms in the node, with its simulated disk.",
-            number(mean("node 1 time_write")?)
+            rounded(mean("node 1 time_write")?)
         )),
     }
 }

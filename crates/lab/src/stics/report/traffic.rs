@@ -3,11 +3,12 @@
 
 use super::{counted, counted_cell, postmark::or_words};
 use crate::{
-    Cell, MeasuredPoints, ReportTable, Section, deviation, number,
+    Cell, MeasuredPoints, ReportTable, Section, deviation,
     paper::{
         PaperFigure,
         stics::{self as paper, IscsiSticsPair},
     },
+    rounded,
 };
 
 /// The names of the two points that the tables compare.
@@ -109,13 +110,13 @@ fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     };
     let (writes, written) = (of("writes")?, of("written_bytes")?);
     let (runs, sent) = (of("destaged_runs")?, of("destaged_bytes")?);
-    let kib = |bytes: f64, count: f64| number((bytes / count / 1024.0).round());
+    let kib = |bytes: f64, count: f64| rounded((bytes / count / 1024.0).round());
     Some(format!(
         "The gateway sends {} writes of {} KiB in the mean for {} of {} KiB that it gets: data that is overwritten before it is sent goes once, and \
          neighbouring blocks go together.",
-        number(runs),
+        rounded(runs),
         kib(sent, runs),
-        number(writes),
+        rounded(writes),
         kib(written, writes)
     ))
 }
@@ -129,7 +130,7 @@ fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     };
     let (reads, writes) = (of("READ").unwrap_or(0.0), of("WRITE")?);
     let [(_, paper_reads), (_, paper_writes), ..] = paper::COMMANDS;
-    let percent = |reads: f64, writes: f64| number((100.0 * reads / (reads + writes)).round());
+    let percent = |reads: f64, writes: f64| rounded((100.0 * reads / (reads + writes)).round());
     Some(format!(
         "Without a gateway {} % of reads and writes are reads here and {} % in the paper, whose files did not fit in its host's memory.",
         percent(reads, writes),
