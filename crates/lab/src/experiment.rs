@@ -1,7 +1,7 @@
 //! The experiments that can be run, one for each paper.
 
 use crate::{
-    ExperimentPoint, ExperimentScale, LabReport, PointRecord, fair_tcp, outsourcing, stics,
+    ExperimentPoint, ExperimentScale, LabReport, PointRecord, doubts, fair_tcp, outsourcing, stics,
 };
 
 /// The experiments of a paper: its tables and figures.
@@ -39,11 +39,12 @@ impl Experiment {
     /// names of points without a record and the reasons.
     #[must_use]
     pub fn report(self, records: &[PointRecord], left_out: &[(String, String)]) -> LabReport {
-        match self {
+        let report = match self {
             Self::Outsourcing => outsourcing::report(records, left_out),
             Self::Stics => stics::report(records, left_out),
             Self::FairTcp => fair_tcp::report(records, left_out),
-        }
+        };
+        LabReport { doubts: doubts(records, left_out), ..report }
     }
 }
 

@@ -39,8 +39,10 @@ pub use point_record::PointRecord;
 pub use preflight::{Lack, Means, MeasurementPlan};
 pub use provenance::maker;
 pub use report::{
-    Axis, Cell, CellBound, Curve, CurveSource, Drawn, LabReport, NOT_MEASURED, Plot, Printed,
-    ReportColumn, ReportRow, ReportTable, Section, SectionPart, factor, number, rounded,
+    Axis, Cell, CellBound, ClaimResult, Curve, CurveSource, Doubt, Drawn, Finding, LabReport,
+    MeasuredRatio, NOT_MEASURED, PaperClaim, Plot, PointCount, Printed, ReportColumn, ReportRow,
+    ReportTable, RunProgress, Section, SectionPart, doubt_kind, doubts, factor, not_measured,
+    number, quartiles, rounded,
 };
 pub use results::{LeftOut, Results};
 pub use site::{

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use workload::{WorkloadFigure, WorkloadSeries};
 
-use crate::{Cell, Curve, LabSite, NOT_MEASURED, PointRecord, SiteBacking, SiteDisk, SiteServer};
+use crate::{
+    Cell, Curve, LabSite, MeasuredRatio, NOT_MEASURED, PointRecord, SiteBacking, SiteDisk,
+    SiteServer, not_measured,
+};
 
 /// The records of an experiment by the names of their points, and for each missing point the
 /// reason.
@@ -76,8 +79,33 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// Returns a curve with the measured points of a sweep. Each point is given with its position
-    /// on the x axis.
+    /// Returns the ratio of a figure of one point to that of another one. If both were run several times, it returns a
+    /// ratio for each pair of runs, in their order. It returns nothing if a point has no such figure.
+    #[must_use]
+    pub fn ratios(&self, [over, under]: [&str; 2], figure: &str, unit: &str) -> Vec<MeasuredRatio> {
+        let whole = self.cell(over, figure, unit).by(&self.cell(under, figure, unit));
+        let Some(whole) = MeasuredRatio::of(&whole) else { return vec![] };
+        match [over, under].map(|point| self.runs(point, figure, unit)) {
+            [Some((over, unit)), Some((under, same))]
+                if unit == same && over.len() == under.len() && over.len() > 1 =>
+            {
+                let ratios = over.iter().zip(under).map(|(over, under)| over / under);
+                let ratios = ratios.filter(|ratio| ratio.is_finite());
+                ratios.map(|value| MeasuredRatio { value, ..whole }).collect()
+            }
+            _ => vec![whole],
+        }
+    }
+
+    /// Returns the values of a figure in all runs of a point, with their unit. Only the first figure is recorded for
+    /// each run.
+    fn runs(&self, point: &str, figure: &str, unit: &str) -> Option<(&'a [f64], &'a str)> {
+        let record = self.record(point)?;
+        let (found, first) = (named(record, figure, unit)?, record.outcome.figures.first()?);
+        std::ptr::eq(found, first).then_some((&record.runs, &first.unit))
+    }
+
+    /// Returns a curve of the measured points of a sweep, each with its x.
     pub fn curve<N: AsRef<str>>(
         &self,
         name: &str,
@@ -128,7 +156,7 @@ impl<'a> MeasuredPoints<'a> {
             point.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         match self.left_out.iter().find(|(name, _)| covers(name)) {
-            Some((_, reason)) => format!("not measured: {reason}"),
+            Some((_, reason)) => not_measured(reason),
             None => NOT_MEASURED.to_owned(),
         }
     }
@@ -280,6 +308,30 @@ mod tests {
     fn a_cell_has_the_taints_of_its_point() {
         let records = [record("a", "time", "s", 2.0)];
         assert_eq!(MeasuredPoints::new(&records).cell("a", "time", "s").taints, ["stolen time"]);
+    }
+
+    #[test]
+    fn each_pair_of_runs_has_a_ratio() {
+        let with = |point: &str, runs: &[f64]| {
+            let runs = runs.to_vec();
+            let record = record(point, "throughput", "MB/s", runs[0]);
+            PointRecord { runs, taints: vec![], ..record }
+        };
+        let mut records = [with("a", &[4.0, 6.0]), with("b", &[2.0, 2.0]), with("c", &[8.0])];
+        let values = |records: &[PointRecord], points, figure| -> Vec<f64> {
+            let ratios = MeasuredPoints::new(records).ratios(points, figure, "MB/s");
+            ratios.iter().map(|ratio| ratio.value).collect()
+        };
+        assert_eq!(values(&records, ["a", "b"], ""), [2.0, 3.0]);
+        assert_eq!(values(&records, ["c", "b"], ""), [4.0]);
+        assert!(values(&records, ["a", "d"], "").is_empty());
+        // The runs are those of the first figure, not of another one.
+        for record in &mut records {
+            record.outcome = record.outcome.clone().figure("other", "MB/s", 7.0);
+        }
+        assert_eq!(values(&records, ["a", "b"], "other"), [1.0]);
+        records[1].taints.push("late".to_owned());
+        assert!(MeasuredPoints::new(&records).ratios(["a", "b"], "", "MB/s")[0].is_doubtful);
     }
 
     #[test]

@@ -60,11 +60,13 @@ pub fn contradiction(
     ))
 }
 
-/// Joins explanations of a deviation and the taints of its runs to a text. Returns [`NO_REASON`] if
-/// there are none.
+/// The text for a deviation of points in doubt. The reasons are in the report's list of doubts, each once.
+const IN_DOUBT: &str = "The measurement is in doubt.";
+
+/// Joins explanations, with a remark if the runs have taints, or returns [`NO_REASON`] if there are none.
 #[must_use]
 pub fn because(reasons: impl IntoIterator<Item = Option<String>>, taints: &[String]) -> String {
-    let doubts = (!taints.is_empty()).then(|| format!("In doubt: {}.", taints.join("; ")));
+    let doubts = (!taints.is_empty()).then(|| IN_DOUBT.to_owned());
     let reasons: Vec<String> = reasons.into_iter().flatten().chain(doubts).collect();
     if reasons.is_empty() { NO_REASON.to_owned() } else { reasons.join(" ") }
 }
@@ -117,7 +119,7 @@ mod tests {
         );
         let doubtful = far.tainted(&["packets were late".to_owned()]);
         let told = deviation("gain", &doubtful, &CLAIM, [None, Some("It is so.".to_owned())]);
-        assert!(told.unwrap().ends_with("It is so. In doubt: packets were late."));
+        assert!(told.unwrap().ends_with("It is so. The measurement is in doubt."));
         let zero = PaperFigure { least: 0.0, most: 0.0, ..CLAIM };
         let told = deviation("gain", &Cell::ours(0.1), &zero, []).unwrap();
         assert!(told.contains("0.1 instead of 0. No"), "{told}");

@@ -3,12 +3,13 @@
 use std::fmt::{self, Write};
 
 use crate::{
-    Cell, CellBound, NOT_MEASURED, ReportColumn, ReportTable, factor, html_escape::escaped, number,
+    Cell, CellBound, Doubt, NOT_MEASURED, ReportColumn, ReportTable, factor, html_escape::escaped,
+    number,
 };
 
-/// Writes a table as HTML. `id` makes the names of its footnotes unique in the page.
-pub fn write(out: &mut String, id: &str, table: &ReportTable) -> fmt::Result {
-    if let Some(reasons) = reasons(table) {
+/// Writes a table; `id` makes the names of its footnotes unique in the page.
+pub fn write(out: &mut String, id: &str, table: &ReportTable, doubts: &[Doubt]) -> fmt::Result {
+    if let Some(reasons) = reasons(table, doubts) {
         return writeln!(
             out,
             "<p class=\"none\">{}: {}.</p>",
@@ -16,7 +17,7 @@ pub fn write(out: &mut String, id: &str, table: &ReportTable) -> fmt::Result {
             escaped(&reasons.join("; "))
         );
     }
-    let mut notes = Notes { id, texts: vec![] };
+    let mut notes = Notes { id, doubts, texts: vec![] };
     write!(
         out,
         "<div class=\"scroll\" tabindex=\"0\"><table>\n<caption>{}</caption>\n<thead>\n",
@@ -35,19 +36,23 @@ pub fn write(out: &mut String, id: &str, table: &ReportTable) -> fmt::Result {
     notes.write(out)
 }
 
-/// Returns the reasons why a table has no number at all, each once; `None` if it has a number.
-fn reasons(table: &ReportTable) -> Option<Vec<&str>> {
-    let mut reasons = vec![];
+/// Explains a table without any number: each reason once. A reason that is in the list of doubts is only referred to.
+fn reasons(table: &ReportTable, doubts: &[Doubt]) -> Option<Vec<String>> {
+    let mut reasons: Vec<String> = vec![];
     for cell in table.rows.iter().flat_map(|row| &row.cells) {
         if cell.ours.is_some() || cell.paper.is_some() || cell.bar.is_some() {
             return None;
         }
-        if !cell.note.is_empty() && !reasons.contains(&cell.note.as_str()) {
-            reasons.push(&cell.note);
+        let reason = match doubts.iter().position(|doubt| doubt.is_of(&cell.note)) {
+            Some(n) => format!("{NOT_MEASURED} (doubt {})", n + 1),
+            None => cell.note.clone(),
+        };
+        if !reason.is_empty() && !reasons.contains(&reason) {
+            reasons.push(reason);
         }
     }
     if reasons.is_empty() {
-        reasons.push(NOT_MEASURED);
+        reasons.push(NOT_MEASURED.to_owned());
     }
     Some(reasons)
 }
@@ -90,13 +95,24 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
         }
         None => {}
     }
+    let mut marks: Vec<String> = vec![];
     for taint in &cell.taints {
         let mark = notes.mark(taint);
-        write!(out, "<sup class=\"taint\">†{mark}</sup>")?;
+        if !marks.contains(&mark) {
+            write!(out, "<sup class=\"taint\">†{mark}</sup>")?;
+            marks.push(mark);
+        }
     }
     match cell.note.as_str() {
         "" => {}
-        // Make a long note a footnote: in the cell it would widen the column.
+        note if cell.ours.is_none() && notes.doubt(note).is_some() => {
+            write!(
+                out,
+                "<span class=\"word\">{NOT_MEASURED}<sup>{}</sup></span>",
+                notes.mark(note)
+            )?;
+        }
+        // A long note would make the column wide, so it becomes a footnote.
         note if note.chars().count() > SHORT => {
             if cell.ours.is_none() {
                 out.push_str("<span class=\"none\">–</span>");
@@ -136,12 +152,21 @@ const SHORT: usize = 14;
 /// The footnotes of a table. Equal texts share one footnote.
 struct Notes<'a> {
     id: &'a str,
+    doubts: &'a [Doubt],
     texts: Vec<String>,
 }
 
 impl Notes<'_> {
-    /// Returns the mark of the footnote with this text.
+    /// Returns the number of a text in the list of doubts, if it is there.
+    fn doubt(&self, text: &str) -> Option<usize> {
+        self.doubts.iter().position(|doubt| doubt.is_of(text)).map(|n| n + 1)
+    }
+
+    /// Returns the mark of a text.
     fn mark(&mut self, text: &str) -> String {
+        if let Some(n) = self.doubt(text) {
+            return format!("<a href=\"#d{n}\">doubt {n}</a>");
+        }
         let n = self.texts.iter().position(|known| known == text).unwrap_or_else(|| {
             self.texts.push(text.to_owned());
             self.texts.len() - 1

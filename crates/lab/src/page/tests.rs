@@ -1,7 +1,10 @@
 //! Tests of the HTML page of a report: its content, escaping and closed tags.
 
 use super::*;
-use crate::{Cell, Curve, Plot, Printed, ReportTable, Section};
+use crate::{
+    Cell, Curve, Finding, MeasuredRatio, PaperClaim, Plot, PointCount, PointRecord, Printed,
+    ReportTable, RunProgress, Section, doubts,
+};
 
 fn sample() -> LabReport {
     let taints = ["4 % of the time was stolen".to_owned()];
@@ -43,7 +46,7 @@ fn a_page_shows_our_value_the_papers_value_and_their_ratio() {
         "<span class=\"ref good\">≤ 200: holds</span>",
         "<span class=\"ref bad\">≤ 351: missed</span>",
         "<span class=\"ref\">≤ 450: not measured</span>",
-        "Of 3 figures with a bar <span class=\"good\">1 hold</span>, <span class=\"bad\">1 do not</span>, not measured: 1.",
+        "Figures with a bound: <span class=\"good\">1 within it</span>, <span class=\"bad\">1 not</span>, 1 not measured.",
         "<a href=\"#s1\">Turnaround of writes: 2, Fair-TCP mean</a>",
         "not measured: tgt is not installed",
         "<li>Slower at 2 ms.</li>",
@@ -70,11 +73,104 @@ fn a_range_of_the_paper_is_shown_as_a_range() {
 }
 
 #[test]
-fn taints_are_shown_at_the_figure_and_below_its_table() {
+fn a_taint_that_is_in_no_list_of_doubts_is_a_footnote() {
     let page = page(&sample());
     assert!(page.contains("<sup class=\"taint\">†<a href=\"#s1t0n0\">1</a></sup>"), "{page}");
     assert!(page.contains("<li id=\"s1t0n0\">4 % of the time was stolen</li>"));
-    assert!(page.contains("† 1 figures may be wrong"));
+    assert!(page.contains("Figures in doubt: 1,"), "{page}");
+}
+
+#[test]
+fn the_same_doubt_of_five_points_occurs_once_with_their_number() {
+    let text = |percent: usize| format!("{percent} % of the time was stolen");
+    let records: Vec<_> = (2..7).map(|n| record(&format!("point {n}"), &[text(n)])).collect();
+    let no_room = "not measured: no room for 1 GiB".to_owned();
+    let left_out = [("point 7".to_owned(), "no room for 1 GiB".to_owned())];
+    let heads = ReportTable::new("t", "r").column("a", "").column("b", "");
+    let cells = |n: usize| [Cell::ours(1.0).tainted(&[text(n)]), Cell::words(&no_room)];
+    let one = (2..4).fold(heads.clone(), |table, n| table.row("r", cells(n)));
+    let two = (4..7).fold(heads.clone(), |table, n| table.row("r", cells(n)));
+    let none = heads.row("r", [Cell::words(&no_room), Cell::words(&no_room)]);
+    let section = Section::new("s").table(one).table(two).table(none);
+    let mut report = LabReport::new("r").section(section);
+    report.doubts = doubts(&records, &left_out);
+    let page = page(&report);
+    assert!(
+        page.contains("<li id=\"d1\">5 points: 2 to 6 % of the time was stolen</li>"),
+        "{page}"
+    );
+    assert!(page.contains("<li id=\"d2\">1 point: not measured: no room for 1 GiB</li>"), "{page}");
+    for once in ["of the time was stolen", "no room for 1 GiB"] {
+        assert_eq!(page.matches(once).count(), 1, "{once} in {page}");
+    }
+    assert_eq!(page.matches("†<a href=\"#d1\">doubt 1</a>").count(), 5, "{page}");
+    assert!(page.contains("t: not measured (doubt 2)."), "{page}");
+}
+
+fn record(point: &str, taints: &[String]) -> PointRecord {
+    PointRecord {
+        point: point.to_owned(),
+        settings: serde_json::Value::Null,
+        outcome: workload::WorkloadResult::default(),
+        maker: Default::default(),
+        runs: vec![],
+        counted: vec![],
+        taints: taints.to_vec(),
+        notes: Default::default(),
+        began: 0,
+        took: 1.0,
+    }
+}
+
+fn finding() -> Finding {
+    let claim = PaperClaim {
+        place: "Figure 7",
+        statement: "a cache is <fast>",
+        ratio: "the speed with a cache to that without",
+        least: 1.5,
+        most: f64::INFINITY,
+        printed_most: None,
+    };
+    let ratios = [1.6, 2.0, 2.4].map(|value| MeasuredRatio { value, is_doubtful: false });
+    Finding { claim, ratios: ratios.into() }
+}
+
+#[test]
+fn a_page_begins_with_claim_result_and_verdict() {
+    let single = Finding { ratios: finding().ratios[..1].into(), ..finding() };
+    let page = page(&sample().findings([single, finding()]));
+    let (_, begin) = page.split_once("</h1>\n").expect("a heading");
+    let expected = "<p class=\"found\">The paper claims (figure 7) that a cache is &lt;fast&gt;.\n\
+                    Measured here, the ratio of the speed with a cache to that without is 2 (median of 3 ratios, quartiles 1.8 and 2.2).\n\
+                    <strong>The claim held: both quartiles are at least 1.5.</strong></p>\n";
+    assert!(begin.starts_with(expected), "{begin}");
+    assert!(begin.contains("<td><span class=\"none\">not decided</span>"), "{begin}");
+}
+
+#[test]
+fn a_stopped_run_states_its_points_and_the_command() {
+    let part = PointCount { measured: 30, all: 176 };
+    let command = "forebay lab run stics --out 'a <b>'".to_owned();
+    let progress =
+        RunProgress { requested: part, experiment: part, again: false, stopped: Some(command) };
+    let mut report = sample().findings([finding()]);
+    report.progress = Some(progress.clone());
+    let page = page(&report);
+    let begin: String =
+        page.split_once("</h1>\n").expect("a heading").1.chars().take(800).collect();
+    for text in [
+        "Measured here in 30 of 176 points, the ratio of ",
+        "<p class=\"found\">Stopped after 30 of 176 points; the same command goes on:</p>\n\
+         <pre><code>forebay lab run stics --out &#39;a &lt;b&gt;&#39;</code></pre>",
+    ] {
+        assert!(begin.contains(text), "{text} is not in {begin}");
+    }
+    let again = RunProgress { again: true, ..progress.clone() }.sentence();
+    assert!(again.ends_with("This command measures all of them again:"), "{again}");
+    let whole = PointCount { measured: 2, all: 2 };
+    let ended = RunProgress { requested: whole, stopped: None, ..progress };
+    let sentence = "All 2 requested points have results; the whole experiment has 176 points, 30 with results.";
+    assert_eq!(ended.sentence(), sentence);
 }
 
 #[test]

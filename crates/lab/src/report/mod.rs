@@ -4,7 +4,11 @@ mod number_format;
 mod plot;
 mod paper_value;
 mod table;
+mod finding;
+mod doubts;
 
+pub use doubts::{Doubt, doubt_kind, doubts, not_measured};
+pub use finding::{ClaimResult, Finding, MeasuredRatio, PaperClaim, PointCount, quartiles};
 pub use number_format::{factor, number, rounded};
 pub use paper_value::Printed;
 pub use plot::{Axis, Curve, CurveSource, Drawn, Plot};
@@ -18,10 +22,29 @@ pub struct LabReport {
     pub about: Vec<String>,
     /// The environment of the measurement: name and value.
     pub facts: Vec<(String, String)>,
+    /// The claims of the paper with the measured ratios, the most important one first.
+    pub findings: Vec<Finding>,
+    /// The number of points with results, if it is known.
+    pub progress: Option<RunProgress>,
+    /// The reasons why measurements may be wrong or are missing.
+    pub doubts: Vec<Doubt>,
     pub sections: Vec<Section>,
 }
 
-/// A section of a report, about a table or figure of a paper.
+/// The number of points with results, and the end of the run.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RunProgress {
+    /// The points that the command requested.
+    pub requested: PointCount,
+    /// The points of the whole experiment.
+    pub experiment: PointCount,
+    /// True if points with earlier results were to be measured again.
+    pub again: bool,
+    /// The command of the run, if it was stopped before its end.
+    pub stopped: Option<String>,
+}
+
+/// A section about a table or figure of the paper.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     /// The heading, such as "Table 1: microbenchmarks".
@@ -64,10 +87,70 @@ impl LabReport {
         self
     }
 
+    /// Adds the findings, the most important one first.
+    #[must_use]
+    pub fn findings(mut self, findings: impl IntoIterator<Item = Finding>) -> Self {
+        self.findings.extend(findings);
+        self
+    }
+
+    /// Returns the sentences at the beginning of the report: the first claim with several ratios, otherwise the first
+    /// one with a ratio, otherwise the first one. A single ratio decides nothing.
+    #[must_use]
+    pub fn opening(&self) -> Option<[String; 3]> {
+        Some(self.first_finding()?.sentences(self.progress.as_ref().map(|it| it.experiment)))
+    }
+
+    /// Returns the lines for a terminal: the opening, the state of a run that was not stopped, and each doubt once.
+    #[must_use]
+    pub fn summary(&self) -> Vec<String> {
+        let ended = self.progress.iter().filter(|progress| progress.stopped.is_none());
+        let doubts = self.doubts.iter().map(|doubt| format!("in doubt: {}", doubt.sentence()));
+        let opening = self.opening().into_iter().flatten();
+        opening.chain(ended.map(RunProgress::sentence)).chain(doubts).collect()
+    }
+
+    /// Returns the finding of [`opening`](Self::opening).
+    #[must_use]
+    pub fn first_finding(&self) -> Option<&Finding> {
+        let with = |least: usize| self.findings.iter().find(|it| it.ratios.len() >= least);
+        with(2).or_else(|| with(1)).or_else(|| with(0))
+    }
+
     #[must_use]
     pub fn section(mut self, section: Section) -> Self {
         self.sections.push(section);
         self
+    }
+}
+
+impl RunProgress {
+    /// Returns a sentence: how many points have results, and whether the run was stopped.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let PointCount { measured, all } = self.requested;
+        let whole = match self.experiment {
+            whole if whole.all > all => {
+                format!(
+                    "; the whole experiment has {} points, {} with results",
+                    whole.all, whole.measured
+                )
+            }
+            _ => String::new(),
+        };
+        match self.stopped {
+            Some(_) if self.again => format!(
+                "Stopped after {measured} of {all} points that were to be measured again{whole}; the others have their \
+                 earlier results. This command measures all of them again:"
+            ),
+            Some(_) => format!(
+                "Stopped after {measured} of {all} points{whole}; the same command goes on:"
+            ),
+            None if measured < all => {
+                format!("{measured} of {all} points have results{whole}; the others were left out.")
+            }
+            None => format!("All {all} requested points have results{whole}."),
+        }
     }
 }
 

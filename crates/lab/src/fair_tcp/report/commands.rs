@@ -262,7 +262,7 @@ pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Stri
             name @ "retransmitted" => Some(format!("{name} {:.1} {}", figure.value, figure.unit)),
             _ => None,
         });
-        let doubts = record.taints.iter().map(|taint| format!("in doubt: {taint}"));
+        let doubts = (!record.taints.is_empty()).then(|| "in doubt".to_owned());
         let all: Vec<String> = told.chain(doubts).collect();
         (!all.is_empty()).then(|| format!("{windows}: {}.", all.join(", ")))
     };

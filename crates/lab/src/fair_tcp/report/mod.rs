@@ -4,6 +4,7 @@
 mod applications;
 mod commands;
 mod windows;
+mod claims;
 
 use crate::{LabReport, MeasuredPoints, PointRecord, Section, paper::fair_tcp::MISPRINTS};
 
@@ -29,6 +30,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
              that shares one model of the path where BBR has one for each connection, are shown for comparison; the paper has none of the three. \
              The kernel's default is never used.",
         )
+        .findings(claims::findings(&measured))
         .section(commands::writes(&measured))
         .section(commands::turnaround(&measured))
         .section(windows::table_2(&measured))

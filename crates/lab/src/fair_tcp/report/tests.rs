@@ -61,6 +61,39 @@ fn a_missed_promise_is_a_deviation_with_its_reason() {
 }
 
 #[test]
+fn the_report_begins_with_the_claim_the_ratio_and_the_result() {
+    let mut records = vec![];
+    for (delay, gain) in [(0, 2.0), (4, 1.2), (10, 1.1)] {
+        records.push(record(&format!("writes/reno/{delay}ms"), 40.0, 800.0, 23.0));
+        let name = format!("writes/ensemble/{delay}ms");
+        records.push(PointRecord {
+            taints: vec![format!("packets arrived {} us late in the median", 100 + delay)],
+            ..record(&name, 40.0 * gain, 700.0, 19.0)
+        });
+    }
+    let report = crate::Experiment::FairTcp.report(&records, &[]);
+    let [claim, measured, result] = report.opening().unwrap();
+    assert!(
+        claim.starts_with("The paper claims (figure 7, section 4.1) that connections that share"),
+        "{claim}"
+    );
+    let spread = "that with Reno is 1.2 (median of 3 ratios, quartiles 1.15 and 1.6).";
+    assert!(measured.starts_with("Measured here, ") && measured.ends_with(spread), "{measured}");
+    assert_eq!(result, "This is not decided: all 3 ratios are in doubt.");
+    let page = page(&report);
+    let (_, begin) = page.split_once("</h1>\n").unwrap();
+    assert!(begin.starts_with(&format!("<p class=\"found\">{claim}\n{measured}\n")), "{begin}");
+    assert_eq!(page.matches("late in the median").count(), 1);
+    assert!(page.contains("3 points: packets arrived 100 to 110 us late in the median"), "{page}");
+    for record in &mut records {
+        record.taints.clear();
+    }
+    let report = crate::Experiment::FairTcp.report(&records, &[]);
+    let [.., result] = report.opening().unwrap();
+    assert_eq!(result, "The claim held: both quartiles are at least 1.");
+}
+
+#[test]
 fn every_point_is_in_the_report() {
     for scale in [crate::ExperimentScale::Quick, crate::ExperimentScale::Full] {
         let points = points(scale);

@@ -10,6 +10,7 @@ mod equation;
 mod mtu_and_window;
 mod microbenchmark;
 mod peer;
+mod claims;
 
 use crate::{
     Cell, LabReport, MeasuredPoints, NOT_MEASURED, PointRecord, ReportColumn, ReportTable, because,
@@ -33,6 +34,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
              one machine; the node's disks are simulated where a section says so. Absolute figures of programs are those of this machine: compare \
              how they change with distance and load.",
         )
+        .findings(claims::findings(&measured))
         .section(microbenchmark::table_1(&measured))
         .section(equation::section(&measured))
         .section(microbenchmark::sweep(&measured))

@@ -5,6 +5,7 @@ mod device;
 mod postmark;
 mod traffic;
 mod trace;
+mod claims;
 
 use crate::{Cell, LabReport, MeasuredPoints, PointRecord, Section, deviation, paper::PaperFigure};
 use explanations::GatewayComparison;
@@ -31,6 +32,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
              writes do not stay in the host's memory; pools are smaller, and transactions fewer. Figures 6 to 10 are drawings without printed \
              numbers: the numbers in the paper's text are compared with ours.",
         )
+        .findings(claims::findings(&measured))
         .section(postmark::figure(&measured, 6))
         .section(traffic::packets(&measured))
         .section(traffic::requests(&measured))
