@@ -73,7 +73,12 @@ impl<'a> MeasuredPoints<'a> {
                 .tainted(&record.taints);
         };
         match convert(found.value, &found.unit, unit) {
-            Some(value) => Cell::ours(value).tainted(&record.taints),
+            Some(value) => {
+                let cell = Cell::ours(value).tainted(&record.taints);
+                let runs = self.runs(point, figure, unit).unwrap_or_default();
+                let runs = runs.0.iter().filter_map(|run| convert(*run, &found.unit, unit));
+                cell.of_runs(&runs.collect::<Vec<f64>>())
+            }
             None => Cell::words(&format!("measured in {}, not in {unit}", found.unit))
                 .tainted(&record.taints),
         }
@@ -324,6 +329,9 @@ mod tests {
         };
         assert_eq!(values(&records, ["a", "b"], ""), [2.0, 3.0]);
         assert_eq!(values(&records, ["c", "b"], ""), [4.0]);
+        let cell = MeasuredPoints::new(&records).cell("a", "", "KB/s");
+        assert_eq!(cell.quartiles, Some([4500.0, 5500.0]));
+        assert_eq!(MeasuredPoints::new(&records).cell("c", "", "MB/s").quartiles, None);
         assert!(values(&records, ["a", "d"], "").is_empty());
         // The runs are those of the first figure, not of another one.
         for record in &mut records {

@@ -39,8 +39,9 @@ fn write(out: &mut String, report: &LabReport) -> fmt::Result {
     write!(out, "<footer>\n{HOW_TO_READ}</footer>\n</main>\n</body>\n</html>\n")
 }
 
-/// The footer of every page: explains how to read the tables.
-const HOW_TO_READ: &str = "<p>How to read the tables: the upper number was measured here. Below it is the paper's \
+/// The footer of every page.
+const HOW_TO_READ: &str = "<p>How to read the tables: the upper number was measured here, the median if a point was run several times; \
+    the quartiles of these runs are below it. Then follows the paper's \
     number, followed by ours divided by the paper's. A figure with a bound shows whether it is within the bound. A dagger \
     marks figures that may be wrong, with the number of the reason in the list of doubts. A point is one workload with one \
     arrangement of disk, node, link, gateway and host. In drawings measurements are full lines, the paper's numbers dashed, \

@@ -89,7 +89,13 @@ fn heads(out: &mut String, table: &ReportTable) -> fmt::Result {
 fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Result {
     out.push_str("<td>");
     match cell.ours {
-        Some(ours) => write!(out, "<span class=\"ours\">{}</span>", number(ours))?,
+        Some(ours) => {
+            write!(out, "<span class=\"ours\">{}</span>", number(ours))?;
+            if let Some([low, high]) = cell.quartiles {
+                let [low, high] = [low, high].map(number);
+                write!(out, "<span class=\"ref\">quartiles {low}, {high}</span>")?;
+            }
+        }
         None if cell.note.is_empty() && cell.paper.is_none() => {
             out.push_str("<span class=\"none\">–</span>");
         }

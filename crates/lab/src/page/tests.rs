@@ -182,6 +182,16 @@ fn a_page_has_no_invalid_numbers_and_no_external_resources() {
 }
 
 #[test]
+fn the_median_of_several_runs_has_its_quartiles() {
+    let cells = [Cell::ours(2.0).of_runs(&[1.0, 3.0, 2.0]), Cell::ours(2.0).of_runs(&[2.0])];
+    let table = ReportTable::new("t", "r").column("a", "s").column("b", "s").row("r", cells);
+    let page = page(&LabReport::new("r").section(Section::new("s").table(table)));
+    let several =
+        "<td><span class=\"ours\">2</span><span class=\"ref\">quartiles 1.5, 2.5</span></td>";
+    assert!(page.contains(&format!("{several}<td><span class=\"ours\">2</span></td>")), "{page}");
+}
+
+#[test]
 fn a_table_without_values_is_one_line_with_the_reasons() {
     let absent = || Cell::words("not measured: tgt is not installed");
     let table = ReportTable::new("Peers", "delay")

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Printed;
+use super::{Printed, quartiles};
 
 /// A table of our numbers and the paper's.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +36,8 @@ pub struct ReportRow {
 pub struct Cell {
     /// The number that this run has measured.
     pub ours: Option<f64>,
+    /// The lower and the upper quartile of several runs.
+    pub quartiles: Option<[f64; 2]>,
     /// The number that the paper prints.
     pub paper: Option<Printed>,
     /// The bar: the bound that our number should keep.
@@ -154,7 +156,27 @@ impl Cell {
         Self { note: text.to_owned(), ..Self::default() }
     }
 
-    /// Sets the paper's number of the cell, if there is one.
+    /// Sets the quartiles of several runs; a single run has none.
+    #[must_use]
+    pub fn of_runs(mut self, runs: &[f64]) -> Self {
+        let spread = quartiles(runs.iter().copied()).filter(|_| runs.len() > 1);
+        self.quartiles = spread.map(|[low, _, high]| [low, high]);
+        self
+    }
+
+    /// Converts our number and its quartiles. The paper's number stays.
+    #[must_use]
+    pub fn converted(mut self, convert: impl Fn(f64) -> f64) -> Self {
+        self.ours = self.ours.map(&convert);
+        self.quartiles = self.quartiles.map(|ends| {
+            let [low, high] = ends.map(&convert);
+            // A shorter time is a higher throughput.
+            [low.min(high), low.max(high)]
+        });
+        self
+    }
+
+    /// Sets the paper's number, if there is one.
     #[must_use]
     pub fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
         self.paper = paper.into().map(Printed::from);
@@ -296,6 +318,12 @@ mod tests {
         let rows: Vec<_> =
             table.rows.iter().map(|row| (row.name.as_str(), row.cells.len())).collect();
         assert_eq!(rows, [("0 ms", 2), ("2 ms", 2)]);
+    }
+
+    #[test]
+    fn quartiles_are_converted_with_their_number() {
+        let cell = Cell::ours(2.0).of_runs(&[1.0, 2.0, 4.0]).converted(|seconds| 6.0 / seconds);
+        assert_eq!((cell.ours, cell.quartiles), (Some(3.0), Some([2.0, 4.0])));
     }
 
     #[test]

@@ -74,8 +74,8 @@ fn rates(measured: &MeasuredPoints<'_>, n: usize) -> ReportTable {
         |(_, at)| way(at),
         |&(row, at)| {
             ACCESSES.into_iter().enumerate().map(move |(column, access)| {
-                let mut cell = measured.cell(&point(DISKS[n], access, at), "", "ms");
-                cell.ours = cell.ours.map(|ms| throughput(REQUEST_BYTES, ms));
+                let cell = measured.cell(&point(DISKS[n], access, at), "", "ms");
+                let cell = cell.converted(|ms| throughput(REQUEST_BYTES, ms));
                 cell.beside(THROUGHPUT_MB_S[row][n][column])
             })
         },
@@ -165,8 +165,8 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
         let name = format!("Throughput of {}s", access.replace('-', " "));
         let point = |size: &str, at: &str| format!("{start}{size}/{at}");
         let rate = |size: f64, word: &str, at: &str| {
-            let mut cell = measured.cell(&point(word, at), "", "ms");
-            cell.ours = cell.ours.map(|ms| throughput(size, ms));
+            let cell = measured.cell(&point(word, at), "", "ms");
+            let cell = cell.converted(|ms| throughput(size, ms));
             let is_named = word == "64k" && at == "0ms" && access == "sequential-read";
             cell.beside(is_named.then_some(NULL_64K_MB_S))
         };
