@@ -105,6 +105,11 @@ fn points_are_measured_over_a_link_once_and_come_into_a_page() {
         assert!(packets("near_to_far") && packets("far_to_near"), "{counted:?}");
         assert!(counted.iter().any(|figure| figure["name"] == "node 1 commands"));
     }
+    for line in
+        ["The paper claims (", "This is not decided: ", "All 2 requested points have results"]
+    {
+        assert!(text(&first).contains(line), "{}", text(&first));
+    }
     let page = fs::read_to_string(out.join("report.html")).expect("a page");
     assert!(page.contains("Table 1") && !page.contains(folder.path().to_str().expect("text")));
     assert!(fs::metadata(out.join("report.csv")).expect("a table").len() > 100);
@@ -144,9 +149,23 @@ fn a_stopped_run_ends_in_order_and_prints_how_to_continue() {
     let ended = child.wait_with_output().expect("it ends");
     assert_eq!(ended.status.code(), Some(1), "{}", stderr(&ended));
     let said = stderr(&ended);
-    assert!(said.contains("stopped; ") && said.contains("the same command continues"), "{said}");
+    let settings = fs::read_to_string(out.join("settings.json")).expect("settings");
+    let settings: Value = serde_json::from_str(&settings).expect("JSON");
+    let points = settings["points"].as_array().expect("points");
+    let is_requested =
+        |point: &&Value| point["name"].as_str().is_some_and(|it| it.contains("table-1/null"));
+    let requested = points.iter().filter(is_requested).count();
+    let state = format!("topped after {} of {requested} points", results(&out).len());
+    let line = format!(
+        "forebay lab run outsourcing --quick --name {name} --out {} --only table-1/null",
+        out.display()
+    );
+    assert!(said.contains(&state) && said.contains(&format!("goes on: {line}")), "{said}");
     assert!(!said.contains("these remain"), "{said}");
-    assert!(out.join("report.html").exists());
+    let page = fs::read_to_string(out.join("report.html")).expect("a page");
+    for text in ["The paper claims (", &state, &line] {
+        assert!(page.contains(text), "{text} is not in {page}");
+    }
     assert_tidy(&name, &out);
 }
 

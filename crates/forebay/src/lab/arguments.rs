@@ -1,6 +1,9 @@
 //! The command line of `forebay lab`. Doc comments here are the texts of `--help`.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, Subcommand, ValueEnum};
 use control::Failure;
@@ -83,14 +86,46 @@ pub struct Measure {
     pub beside: Option<PathBuf>,
 
     /// Name of the link's namespaces (NAME-near, NAME-far); use different names for concurrent runs
-    #[arg(long, default_value = "lab")]
+    #[arg(long, default_value = LINK_NAME)]
     pub name: String,
 }
+
+/// The name of the namespaces of a run without `--name`.
+const LINK_NAME: &str = "lab";
 
 impl Measure {
     /// Returns true if a point with this name is selected.
     pub fn wants(&self, point: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|word| point.contains(word.as_str()))
+    }
+
+    /// Returns this command as a line for a shell, without --install: the packages are there.
+    pub fn command(&self) -> String {
+        let mut line = format!("forebay lab run {}", Experiment::from(self.experiment).name());
+        for (option, is_set) in [("--quick", self.quick), ("--again", self.again)] {
+            if is_set {
+                line += &format!(" {option}");
+            }
+        }
+        let with = |option: &str, value: &Path| format!(" {option} {}", config::quoted(value));
+        if self.name != LINK_NAME {
+            line += &with("--name", Path::new(&self.name));
+        }
+        for (option, path) in [("--out", &self.out), ("--beside", &self.beside)] {
+            if let Some(path) = path {
+                line += &with(option, path);
+            }
+        }
+        for word in &self.only {
+            match word.starts_with('-') {
+                false => line += &with("--only", Path::new(word)),
+                // Clap would read the word as an option.
+                true => {
+                    line += &format!(" --only{}", config::quoted(Path::new(&format!("={word}"))))
+                }
+            }
+        }
+        line
     }
 }
 
@@ -372,5 +407,51 @@ impl Ways {
         ];
         let both: Vec<LabLinkSetting> = both.into_iter().flatten().cloned().collect();
         [&self.forth, &self.back].map(|own| [&both[..], own].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Run {
+        #[command(flatten)]
+        measure: Measure,
+    }
+
+    #[test]
+    fn the_command_of_a_run_has_its_options_as_words_of_a_shell() {
+        let command = |words: &[&str]| {
+            let words = [&["run"], words].concat();
+            Run::try_parse_from(words).expect("valid words").measure.command()
+        };
+        assert_eq!(command(&["stics"]), "forebay lab run stics");
+        assert_eq!(
+            command(&[
+                "fair-tcp",
+                "--quick",
+                "--install",
+                "--name",
+                "a",
+                "--only",
+                "/4ms",
+                "--again"
+            ]),
+            "forebay lab run fair-tcp --quick --again --name a --only /4ms"
+        );
+        let odd =
+            ["stics", "--out", "it's here", "--beside", "a;b", "--only=-w $x", "--only", "a b"];
+        let line = command(&odd);
+        let words = line.strip_prefix("forebay lab ").expect("it begins so");
+        let script = format!("printf '%s\\n' {words}");
+        let output = Command::new("sh").args(["-c", &script]).output().expect("it runs");
+        let words = String::from_utf8_lossy(&output.stdout).into_owned();
+        let words: Vec<&str> = words.lines().skip(1).collect();
+        assert_eq!(command(&words), line, "{words:?}");
     }
 }

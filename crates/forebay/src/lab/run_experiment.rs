@@ -1,7 +1,7 @@
 //! `forebay lab run`: measures the tables and figures of a paper and writes a report.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::IsTerminal,
     path::{Path, PathBuf},
@@ -15,8 +15,8 @@ use std::{
 use control::{Failure, WRONG_SETTINGS};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lab::{
-    Experiment, ExperimentPoint, ExperimentScale, LabStage, Lack, LeftOut, Means, MeasurementPlan,
-    PointRecord, Results, Section, Setting,
+    Experiment, ExperimentPoint, ExperimentScale, LabReport, LabStage, Lack, LeftOut, Means,
+    MeasurementPlan, PointCount, PointRecord, Results, RunProgress, Section, Setting,
     engine::{self, LabRunSummary, Watcher},
 };
 
@@ -25,8 +25,8 @@ use crate::output::{print, print_line, tell};
 
 /// Measures the points that have no result yet, and writes the report.
 pub fn run(args: &Measure) -> Result<(), Failure> {
-    // `begin` measures nothing, so each failure is one of the request: use the exit code of wrong settings.
-    let PreparedLabRun { experiment, scale, all, plan, mut results, mut stage, stop, beside, out } =
+    // No measurement has begun, so a failure is one of the request.
+    let PreparedLabRun { points, plan, mut results, mut stage, stop, beside, out } =
         begin(args).map_err(|failure| Failure { code: WRONG_SETTINGS, ..failure })?;
     let ended = if plan.run.is_empty() {
         LabRunSummary::default()
@@ -34,21 +34,32 @@ pub fn run(args: &Measure) -> Result<(), Failure> {
         measure(&plan.run, &mut stage, &mut results, &stop)?
     };
     drop(stage);
-    write(experiment, scale, &all, &results, beside, &out)?;
-    finish(&ended, &plan, args, &out)
+    let progress = progress(&ended, &points, &results, args);
+    let report = write(&points, &results, beside, &out, progress.clone())?;
+    for line in report.summary() {
+        print_line(line)?;
+    }
+    finish(&ended, &plan, args, &out, &progress)
 }
 
 /// A prepared run, whose plan has been printed.
 struct PreparedLabRun {
-    experiment: Experiment,
-    scale: ExperimentScale,
-    all: Vec<ExperimentPoint>,
+    points: LabRunPoints,
     plan: MeasurementPlan,
     results: Results,
     stage: LabStage,
     stop: Arc<AtomicBool>,
     beside: Option<Section>,
     out: PathBuf,
+}
+
+/// The points of an experiment.
+struct LabRunPoints {
+    experiment: Experiment,
+    scale: ExperimentScale,
+    all: Vec<ExperimentPoint>,
+    /// The points that the command requests.
+    chosen: Vec<ExperimentPoint>,
 }
 
 /// Checks the request, earlier results and this machine, and prints the plan.
@@ -107,7 +118,8 @@ fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     for LeftOut { point, left_out } in &planned.left_out {
         results.left_out(point, left_out).map_err(failed)?;
     }
-    Ok(PreparedLabRun { experiment, scale, all, plan: planned, results, stage, stop, beside, out })
+    let points = LabRunPoints { experiment, scale, all, chosen };
+    Ok(PreparedLabRun { points, plan: planned, results, stage, stop, beside, out })
 }
 
 /// Returns the points that `--only` selects; all points without that option.
@@ -287,6 +299,8 @@ fn what_stays(args: &Measure, out: &Path) -> String {
 
 struct LabProgressBar {
     bar: ProgressBar,
+    /// The kinds of doubts that were printed.
+    doubts: BTreeSet<String>,
 }
 
 impl LabProgressBar {
@@ -297,7 +311,7 @@ impl LabProgressBar {
         }
         let style = ProgressStyle::with_template("{wide_bar} {pos}/{len} {msg} {elapsed}");
         bar.set_style(style.map_err(Failure::new)?);
-        Ok(Self { bar })
+        Ok(Self { bar, doubts: BTreeSet::new() })
     }
 
     fn say(&self, line: &str) {
@@ -319,10 +333,14 @@ impl Watcher for LabProgressBar {
     fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>) {
         match result {
             Err(reason) => self.say(&format!("{} is left out: {reason}", point.name)),
-            Ok(record) if !record.taints.is_empty() => {
-                self.say(&format!("{} is in doubt: {}", point.name, record.taints.join("; ")));
+            // The report has each doubt with the number of its points, so print it for the first of them only.
+            Ok(record) => {
+                for taint in &record.taints {
+                    if self.doubts.insert(lab::doubt_kind(taint)) {
+                        self.say(&format!("{} is in doubt: {taint}", point.name));
+                    }
+                }
             }
-            Ok(_) => {}
         }
     }
 }
@@ -336,20 +354,47 @@ fn minutes(time: Duration) -> String {
     }
 }
 
-/// Writes the page, the CSV file and the settings, from all results in the folder.
+/// Returns how many points have results, and the command that continues a stopped run.
+fn progress(
+    ended: &LabRunSummary,
+    points: &LabRunPoints,
+    results: &Results,
+    args: &Measure,
+) -> RunProgress {
+    let count = |points: &[ExperimentPoint]| PointCount {
+        measured: points.iter().filter(|point| results.of(point).is_some()).count(),
+        all: points.len(),
+    };
+    let requested = match count(&points.chosen) {
+        // All points may have earlier results.
+        requested if ended.stopped && args.again => {
+            PointCount { measured: ended.measured, ..requested }
+        }
+        requested => requested,
+    };
+    RunProgress {
+        requested,
+        experiment: count(&points.all),
+        again: args.again,
+        stopped: ended.stopped.then(|| args.command()),
+    }
+}
+
+/// Writes the page, the CSV file and the settings, from all results in the folder. Returns the content of the page.
 fn write(
-    experiment: Experiment,
-    scale: ExperimentScale,
-    all: &[ExperimentPoint],
+    points: &LabRunPoints,
     results: &Results,
     beside: Option<Section>,
     out: &Path,
-) -> Result<(), Failure> {
+    progress: RunProgress,
+) -> Result<LabReport, Failure> {
+    let LabRunPoints { experiment, scale, all, .. } = points;
     let (records, left_out) = results.of_all(all);
     let left_out: Vec<(String, String)> =
         left_out.into_iter().map(|it| (it.point, it.left_out)).collect();
-    let facts = facts(scale, results);
+    let facts = facts(*scale, results);
     let mut report = experiment.report(&records, &left_out);
+    report.progress = Some(progress);
     report.facts.extend(facts.iter().cloned());
     report.sections.extend(beside);
     let facts: BTreeMap<String, String> = facts.into_iter().collect();
@@ -366,7 +411,7 @@ fn write(
             Failure::new(format!("cannot write {}: {error}", path.display())).remedy(ROOM)
         })?;
     }
-    Ok(())
+    Ok(report)
 }
 
 /// Remedy if results cannot be written.
@@ -404,16 +449,22 @@ fn finish(
     plan: &MeasurementPlan,
     args: &Measure,
     out: &Path,
+    progress: &RunProgress,
 ) -> Result<(), Failure> {
     let report = out.join("report.html");
     print_line(format_args!("report: {}", report.display()))?;
     if let Some(untidy) = &ended.untidy {
         tell(format_args!("not all ended in order: {untidy}"));
     }
-    if ended.stopped {
-        let there = ended.measured;
-        return Err(Failure::new(format!("stopped; {there} points were measured"))
-            .remedy("the same command continues"));
+    if let Some(command) = &progress.stopped {
+        let PointCount { measured, all } = progress.requested;
+        let stopped = format!("stopped after {measured} of {all} points");
+        if progress.again {
+            return Err(
+                Failure::new(stopped).remedy(format!("this measures all of them again: {command}"))
+            );
+        }
+        return Err(Failure::new(stopped).remedy(format!("the same command goes on: {command}")));
     }
     if ended.failed > 0 {
         return Err(Failure::new(format!("{} points failed", ended.failed))
