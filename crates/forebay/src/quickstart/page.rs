@@ -259,7 +259,7 @@ fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::quickstart_report::QuickstartMachine, *};
 
     #[test]
     fn a_scale_clamps_values_to_its_range() {
@@ -270,6 +270,51 @@ mod tests {
         assert!((scale.at(1e9) - 500.0).abs() < 1e-9);
         let empty = LogarithmicScale::around(std::iter::empty(), 0.0, 1.0);
         assert!(empty.at(5.0).is_finite());
+    }
+
+    #[test]
+    fn page_and_table_state_ratio_and_depth_and_the_page_its_logarithmic_axes() {
+        let part = |way, operations_per_second| PartOutcome {
+            part: "reads",
+            depth: 32,
+            way,
+            operations: 1,
+            operations_per_second,
+            bytes_per_second: 1.0,
+            seconds: 1.0,
+            mean_us: 1.0,
+            p50_us: 1,
+            p99_us: 1,
+            max_us: 1,
+            percentiles_us: vec![(50.0, 1)],
+            link: Default::default(),
+            hit_ratio: None,
+            blocks_wrong: 0,
+        };
+        let report = QuickstartReport {
+            version: "1",
+            date: String::new(),
+            machine: QuickstartMachine { cpus: 2, kernel: String::new() },
+            delay_one_way_ms: 4.0,
+            rate_bits_per_second: 1_000_000_000,
+            parts: vec![part("node", 100.0), part("gateway", 730.0)],
+            crash: Default::default(),
+        };
+        let page = page(&report);
+        assert!(page.contains(", 7.3 times the node)</text>"), "{page}");
+        for chart in ["<h2>Operations per second</h2><p>", "<h2>Latency</h2><p>"] {
+            let (_, text) = page.split_once(chart).expect("a chart");
+            let (text, _) = text.split_once("</p>").expect("a paragraph");
+            assert!(text.contains("logarithmic"), "{text}");
+        }
+        assert!(
+            page.contains(">reads, depth 32</text>") && page.contains("<h3>reads, depth 32</h3>"),
+            "{page}"
+        );
+        let table = report.table();
+        for text in ["depth", "32", "times the node", "7.3"] {
+            assert!(table.contains(text), "{text} is not in {table}");
+        }
     }
 
     #[test]
