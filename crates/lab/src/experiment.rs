@@ -53,7 +53,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::engine::estimate;
+    use crate::{SectionPart, engine::estimate};
 
     const ALL: [Experiment; 3] = [Experiment::Outsourcing, Experiment::Stics, Experiment::FairTcp];
 
@@ -70,6 +70,19 @@ mod tests {
                     .unwrap_or_else(|it| panic!("{}: {it}", point.name));
                 let wanted = point.task.workload().space();
                 assert!(wanted < point.site.bytes, "{} takes {wanted}", point.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_axis_has_a_quantity_and_a_unit() {
+        for plot in ALL.iter().flat_map(|it| it.report(&[], &[]).sections).flat_map(|it| it.parts) {
+            let SectionPart::Plot(plot) = plot else { continue };
+            for axis in [&plot.x, &plot.y] {
+                let is_number =
+                    ["number of ", "ratio of "].iter().any(|it| axis.name.starts_with(it));
+                let has_unit = axis.name.contains(", ") || !axis.labels.is_empty();
+                assert!(is_number || has_unit, "{}: {}", plot.title, axis.name);
             }
         }
     }

@@ -26,8 +26,11 @@ pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
     let one = times(measured, "postmark-1", "PostMark, one process", &POSTMARK_1, None);
     let ten =
         times(measured, "postmark-10", "PostMark, ten processes", &POSTMARK_10, Some(PROMISED));
-    let mut plot =
-        Plot::new("PostMark: Reno's time by an ensemble's", "one-way delay, ms", "times");
+    let mut plot = Plot::new(
+        "PostMark: Reno's time divided by an ensemble's",
+        "one-way delay, ms",
+        "ratio of times",
+    );
     for (name, experiment) in [("one process", "postmark-1"), ("ten processes", "postmark-10")] {
         let cells = delays().map(|(_, delay)| (delay, gain(measured, experiment, delay)));
         plot = plot.curve(ratio_curve(name, cells));
@@ -38,7 +41,7 @@ pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
              fit in the memory of its host (256 MB), so that PostMark waited for its writes. Here PostMark runs in a control group with 16 MiB of \
              memory, page cache included: a third of the size of its files.",
         )
-        .text("The paper's throughputs (Figures 13 and 14) follow from its times. The bar: with ten processes Reno takes at least 1.17 times as \
+        .text("The paper's throughputs (Figures 13 and 14) follow from its times. The bound: with ten processes Reno takes at least 1.17 times as \
                long as an ensemble.");
     let reason = "PostMark mostly waits for single commands, which take a round trip and the time for a few lost packets, whatever the window is";
     let section = missed(measured, section, &ten, "postmark-10", reason);

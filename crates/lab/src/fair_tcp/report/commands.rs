@@ -19,7 +19,8 @@ pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     let cell = |windows: &str, delay| measured.cell(&point("writes", windows, delay), "", "Mbit/s");
     let mut rates = ReportTable::new("Throughput of writes", "one-way delay");
     let mut plot =
-        Plot::new("Writes of 128 KiB, 32 at a time", "one-way delay, ms", "Mbit/s").y_logarithmic();
+        Plot::new("Writes of 128 KiB, 32 at a time", "one-way delay, ms", "throughput, Mbit/s")
+            .y_logarithmic();
     for (windows, _) in ALL {
         rates = rates.column(windows, "Mbit/s");
         let name = |delay: u32| (f64::from(delay), point("writes", windows, delay));
@@ -71,7 +72,7 @@ pub fn writes(measured: &MeasuredPoints<'_>) -> Section {
     });
     let section = Section::new("Figure 7: writes").text(
         "The paper writes a file of 1 GB, which its kernel splits into commands of 128 KB, 32 at a time; it only draws the throughput. Here the \
-         commands are sent directly, each with stamped data, and some of the data is read back at the end. The bar is 1.15 times Reno's \
+         commands are sent directly, each with stamped data, and some of the data is read back at the end. The bound is 1.15 times Reno's \
          throughput at every delay, and 1.22 times from 2 to 6 ms.",
     );
     let section = missed(measured, section, &gains, "writes", NOT_PROMISED)
@@ -117,10 +118,13 @@ fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Sect
         measured.curve(&format!("{windows}, {size} KiB"), points, "throughput", "Mbit/s")
     };
     let curves = sizes.iter().flat_map(|size| BOTH.map(|both| curve(both, *size)));
-    let plot =
-        Plot::new(&format!("A file's {what}, by the size of calls"), "one-way delay, ms", "Mbit/s")
-            .y_logarithmic()
-            .curves(curves);
+    let plot = Plot::new(
+        &format!("A file's {what}, by the size of calls"),
+        "one-way delay, ms",
+        "throughput, Mbit/s",
+    )
+    .y_logarithmic()
+    .curves(curves);
     section
         .text(
             "The last table and drawing are of files on ext4, written and read from beginning to end through the page cache, by calls of several \
@@ -131,14 +135,14 @@ fn by_calls(measured: &MeasuredPoints<'_>, section: Section, what: &str) -> Sect
         .plot(plot)
 }
 
-/// A known cause of a missed bar, for the report.
-const NOT_PROMISED: &str = "the bar was found with a target that answers commands in order, which costs Reno more than an ensemble; our target \
+/// Possible explanations for a missing gain.
+const NOT_PROMISED: &str = "the bound was found with a target that answers commands in order, which costs Reno more than an ensemble; our target \
                             answers a command when it is complete. Besides, a run of a few seconds is accurate to about 0.05";
 
 /// Returns the report section for Table 3 of the Fair-TCP paper: turnaround of writes.
 pub fn turnaround(measured: &MeasuredPoints<'_>) -> Section {
     let section = Section::new("Table 3: turnaround of writes").text(
-        "The time from when the session gets a command until its answer. The bars: mean and deviation with an ensemble are below Reno's. The time \
+        "The time from when the session gets a command until its answer. The bounds: mean and deviation with an ensemble are below Reno's. The time \
          is that of 32 commands at the measured throughput, so the paper's milliseconds are comparable only where its throughput is.",
     );
     let table = spreads(measured, "writes", &WRITE_TURNAROUND_MS);

@@ -28,7 +28,7 @@ pub fn table_2(measured: &MeasuredPoints<'_>) -> Section {
     });
     let section = Section::new("Table 2: windows")
         .text(
-            "The sum of the windows of all connections in segments, sampled every 10 ms from one second after the first data. The bars: with an \
+            "The sum of the windows of all connections in segments, sampled every 10 ms from one second after the first data. The bounds: with an \
              ensemble the spread (deviation divided by mean) is at most 21 %, and less than Reno's.",
         )
         .text(
@@ -116,12 +116,13 @@ pub fn figures_2_and_3(measured: &MeasuredPoints<'_>) -> Section {
             curve("window of connection 2", "connection 2"),
         ];
         let title = format!("Figure 3: windows of two connections, {windows}");
-        let plot = Plot::new(&title, "time, s", "segments").curves(two.into_iter().flatten());
+        let plot = Plot::new(&title, "time, s", "congestion window, segments")
+            .curves(two.into_iter().flatten());
         if !plot.curves.is_empty() {
             section = section.plot(plot);
         }
         let title = format!("Figure 2: difference of their windows, {windows}");
-        let plot = Plot::new(&title, "time, s", "segments")
+        let plot = Plot::new(&title, "time, s", "difference, segments")
             .curves(curve("difference of windows", "difference"));
         if !plot.curves.is_empty() {
             section = section.plot(plot);

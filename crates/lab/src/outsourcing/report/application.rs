@@ -146,8 +146,11 @@ fn shares(measured: &MeasuredPoints<'_>, how: &str, title: &str) -> ReportTable 
 }
 
 fn plot(measured: &MeasuredPoints<'_>, how: &str, title: &str) -> Plot {
-    let mut plot =
-        Plot::new(&format!("{title}, {}", METADATA[0].1), "one-way delay, ms", "share of local");
+    let mut plot = Plot::new(
+        &format!("{title}, {}", METADATA[0].1),
+        "one-way delay, ms",
+        "throughput, as a share of a local disk's",
+    );
     for (workload, name, unit) in WORKLOADS {
         let ours = delays().filter_map(|(delay, at)| {
             Some([delay, kept(measured, (workload, unit), "soft", how, at).ours?])
@@ -220,8 +223,11 @@ const ROUND_TRIP_MS: f64 = 16.0;
 /// on an array.
 pub fn figure_4(measured: &MeasuredPoints<'_>) -> Section {
     let mut table = ReportTable::new("SDET, scripts an hour", "one-way delay");
-    let mut plot =
-        Plot::new("SDET on one disk and on an array", "one-way delay, ms", "share of 0 ms");
+    let mut plot = Plot::new(
+        "SDET on one disk and on an array",
+        "one-way delay, ms",
+        "throughput, as a share of that at 0 ms",
+    );
     let point = |disk: &str, meta: &str, way: &str| format!("figure-4/{disk}/{meta}/{way}");
     let columns: Vec<_> = [("ddys", "one disk"), ("array", "array")]
         .into_iter()

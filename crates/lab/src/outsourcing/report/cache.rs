@@ -258,7 +258,7 @@ struct CacheFigureLabels {
 
 const TRANSACTIONS: CacheFigureLabels = CacheFigureLabels {
     title: "PostMark, transactions a second",
-    axis: "transactions a second",
+    axis: "transactions, 1/s",
     unit: "1/s",
 };
 
@@ -334,5 +334,5 @@ fn load_plot(
         let sweep = CONGESTION.iter().map(|row| (f64::from(row.load), point(cache, row.load)));
         measured.curve(shown, sweep, "", of.unit)
     };
-    Plot::new(title, "background, % of 155 Mbit/s", of.axis).curves(caches.iter().map(curve))
+    Plot::new(title, "background load, % of 155 Mbit/s", of.axis).curves(caches.iter().map(curve))
 }

@@ -25,8 +25,11 @@ pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
     };
     let mut rates = ReportTable::new("What runs beside the background", "load, % of 155 Mbit/s");
     let mut shares = ReportTable::new("As a share of no load", "load, % of 155 Mbit/s");
-    let mut plot =
-        Plot::new("Performance under load", "background, % of 155 Mbit/s", "share of no load");
+    let mut plot = Plot::new(
+        "Performance under load",
+        "background load, % of 155 Mbit/s",
+        "throughput, as a share of that without load",
+    );
     for (name, column) in &COLUMNS {
         rates = rates.column(name, column.2);
         shares = shares.column(name, "of no load");

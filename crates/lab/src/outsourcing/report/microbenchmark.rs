@@ -171,8 +171,9 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
             cell.beside(is_named.then_some(NULL_64K_MB_S))
         };
         let mut table = ReportTable::new(&name, "request");
-        let mut plot =
-            Plot::new(&name, "request, KiB", "throughput, MB/s").x_logarithmic().y_logarithmic();
+        let mut plot = Plot::new(&name, "request size, KiB", "throughput, MB/s")
+            .x_logarithmic()
+            .y_logarithmic();
         for (_, at) in delays() {
             table = table.column(&way(at), "MB/s");
             let points = SIZES

@@ -38,8 +38,12 @@ pub(super) fn figure_8(measured: &MeasuredPoints<'_>) -> Section {
             });
             table = table.row(&kib.to_string(), [plain, cached, claimed(ratio, &IOZONE)]);
         }
-        let mut plot =
-            Plot::new(&format!("Random {access}s"), "record, KiB", THROUGHPUT.1).x_logarithmic();
+        let mut plot = Plot::new(
+            &format!("Random {access}s"),
+            "record size, KiB",
+            "throughput, MB/s of 1000 KiB",
+        )
+        .x_logarithmic();
         for (name, how) in [("iSCSI", "iscsi"), ("report after complete", "after-complete")] {
             let points = SIZES_KIB.map(|kib| (f64::from(kib), point(kib, how)));
             plot = plot.curve(measured.curve(name, points, THROUGHPUT.0, THROUGHPUT.1));

@@ -53,13 +53,17 @@ pub(super) fn figures_11_and_12(measured: &MeasuredPoints<'_>) -> Section {
         ];
         table = table.row(name, cells);
         let Some(series) = series else { continue };
-        let scatter = Plot::new(&format!("{name}: each request"), "time, s", "response, ms")
+        let scatter = Plot::new(&format!("{name}: each request"), "time, s", "response time, ms")
             .y_logarithmic()
             .curve(Curve::ours(name, series.points.iter().copied()).dots());
         let times = series.points.iter().map(|point| point[1]);
-        let histogram = Plot::new(&format!("{name}: how many"), "response, ms", "requests")
-            .curve(Curve::histogram(name, times, HISTOGRAM_MS, BINS))
-            .note("Requests that take longer than the axis are in the last bar.");
+        let histogram = Plot::new(
+            &format!("{name}: number of requests by response time"),
+            "response time, ms",
+            "number of requests",
+        )
+        .curve(Curve::histogram(name, times, HISTOGRAM_MS, BINS))
+        .note("Requests that take longer than the axis are in the last bar.");
         section = section.plot(scatter).plot(histogram);
     }
     for misprint in MISPRINTS.iter().filter(|it| it.place == "Section 5.3.4") {
