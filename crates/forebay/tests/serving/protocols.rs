@@ -11,7 +11,7 @@ use unit::{BlockUnit, LogicalUnit, Nexus, Settings, Task, TaskAttribute, UnitIde
 use volume::{FileVolume, FileVolumeOptions, Geometry, MemVolume, Stack};
 
 const PAGE: &str = include_str!("../../../../docs/protocols.md");
-const SENSE: &str = include_str!("../../../scsi/src/sense.rs");
+const SENSE: &str = include_str!("../../../scsi/src/sense/conditions.rs");
 
 /// Returns the cells of every row of the table below a heading, without the header rows.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {
