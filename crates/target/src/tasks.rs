@@ -134,7 +134,7 @@ impl TargetSessionDriver<'_> {
     fn complete(&mut self, itt: Itt, completion: Completion) {
         self.unsent += 1;
         if let Some(sense) = completion.sense
-            && sense.is_same_condition(Sense::REPORTED_LUNS_DATA_HAS_CHANGED)
+            && sense.is(Sense::REPORTED_LUNS_DATA_HAS_CHANGED)
             && let Some(NexusHandle { device, nexus }) = &self.nexus_handle
         {
             // The list of LUNs belongs to the target, and one unit has just reported its change: withdraw the same

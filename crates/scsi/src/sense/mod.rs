@@ -101,12 +101,6 @@ impl Sense {
         }
     }
 
-    /// Returns true if key, ASC and ASCQ are equal; ignores the other fields.
-    #[must_use]
-    pub fn is_same_condition(self, other: Self) -> bool {
-        (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)
-    }
-
     /// Sets PROGRESS INDICATION, in units of 1/65,536.
     #[must_use]
     pub const fn with_progress(mut self, progress: u16) -> Self {

@@ -271,7 +271,7 @@ async fn a_unit_of_another_device_type_stores_a_message() {
     for cdb in [&[0x28, 0, 0, 0, 0, 0, 0, 0, 1][..], &[0x1a, 0, 0x3f, 0, 255]] {
         let (status, sense) = client.ends(cdb, &[]).await;
         assert_eq!(status, ScsiStatus::CheckCondition);
-        assert!(sense.unwrap().is_same_condition(Sense::INVALID_COMMAND_OPERATION_CODE));
+        assert!(sense.unwrap().is(Sense::INVALID_COMMAND_OPERATION_CODE));
     }
     let all = client.command(&[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 4, 0], 1024);
     let (status, all) = client.read(all).await;
