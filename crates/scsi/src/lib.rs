@@ -30,7 +30,8 @@ pub use cdb::Cdb;
 pub use command::{Command, OPERATIONS};
 pub use lun::Lun;
 pub use operation::{
-    CdbParser, OperationCodeEntry, OperationRow, OperationTable, unknown_operation,
+    CdbParser, OperationCodeEntry, OperationRow, OperationTable, VARIABLE_LENGTH_CDB,
+    unknown_operation,
 };
 pub use plain::is_plain;
 pub use primary::{

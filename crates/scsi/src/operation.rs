@@ -1,23 +1,30 @@
 //! Tables of commands. A command family uses its table both to parse CDBs and to answer REPORT
 //! SUPPORTED OPERATION CODES. The report therefore always agrees with the commands that are served.
 
-use crate::Sense;
+use crate::{Sense, field::u16_at};
 
 /// The facts about one command that do not depend on the contents of its CDB.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationCodeEntry {
     /// Byte 0 of the CDB.
     pub opcode: u8,
-    /// The service action in bits 4-0 of byte 1; `None` if the operation code has no service
-    /// actions.
+    /// The service action; `None` if the operation code has no service actions. It is in bits 4-0
+    /// of byte 1, and of a variable-length CDB ([`VARIABLE_LENGTH_CDB`]) in bytes 8 and 9.
     pub service_action: Option<u16>,
     /// NOMINAL COMMAND PROCESSING TIMEOUT in seconds: how long the command usually takes.
     pub nominal_s: u32,
     /// RECOMMENDED COMMAND TIMEOUT in seconds: how long an initiator should wait.
     pub recommended_s: u32,
-    /// CDB usage data (SPC-4, 6.35.3); only the first `length` bytes are valid.
-    usage: [u8; 16],
-    length: u8,
+    usage: CdbUsage,
+}
+
+/// CDB usage data (SPC-4, 6.35.3).
+#[derive(Clone, Copy, Debug)]
+enum CdbUsage {
+    /// The bytes, and how many of them are valid.
+    Short([u8; 16], u8),
+    /// The usage data of a variable-length CDB.
+    Long(&'static [u8]),
 }
 
 /// One row of an [`OperationTable`]: a command with the parser of its CDB.
@@ -53,15 +60,43 @@ impl OperationCodeEntry {
             usage[at] = bytes[at];
             at += 1;
         }
-        let length = bytes.len() as u8;
-        Self { opcode: bytes[0], service_action: None, nominal_s, recommended_s, usage, length }
+        let usage = CdbUsage::Short(usage, bytes.len() as u8);
+        Self { opcode: bytes[0], service_action: None, nominal_s, recommended_s, usage }
+    }
+
+    /// Makes the entry of a command with a variable-length CDB. `usage` is its CDB usage data as in
+    /// [`Self::new`], with ones in the service action.
+    ///
+    /// # Panics
+    /// If the operation code is another than [`VARIABLE_LENGTH_CDB`], or if the length is not one
+    /// of such a CDB: a multiple of 4 from 12 to 260 (SPC-4, 4.2.3).
+    #[must_use]
+    pub const fn variable_length(
+        service_action: u16,
+        usage: &'static [u8],
+        nominal_s: u32,
+        recommended_s: u32,
+    ) -> Self {
+        assert!(usage[0] == VARIABLE_LENGTH_CDB, "another operation code");
+        let length = usage.len();
+        assert!(length >= 12 && length <= 260 && length.is_multiple_of(4), "no length of a CDB");
+        Self {
+            opcode: VARIABLE_LENGTH_CDB,
+            service_action: Some(service_action),
+            nominal_s,
+            recommended_s,
+            usage: CdbUsage::Long(usage),
+        }
     }
 
     /// Returns the CDB usage data (SPC-4, 6.35.3): the operation code, then a one for every bit
     /// that the parser evaluates. The length is that of the CDB.
     #[must_use]
     pub fn usage(&self) -> &[u8] {
-        &self.usage[..self.length as usize]
+        match &self.usage {
+            CdbUsage::Short(bytes, length) => &bytes[..usize::from(*length)],
+            CdbUsage::Long(bytes) => bytes,
+        }
     }
 
     /// Returns the key by which tables sort this command: operation code, then service action.
@@ -70,7 +105,20 @@ impl OperationCodeEntry {
             Some(action) => action,
             None => 0,
         };
-        (self.opcode as u32) << 16 | action as u32
+        key(self.opcode, action)
+    }
+}
+
+const fn key(opcode: u8, service_action: u16) -> u32 {
+    (opcode as u32) << 16 | service_action as u32
+}
+
+/// Returns the service action of a CDB whose operation code has service actions; `None` if the CDB
+/// ends before it.
+fn service_action(cdb: &[u8]) -> Option<u16> {
+    match *cdb.first()? {
+        VARIABLE_LENGTH_CDB => u16_at(cdb, VARIABLE_SERVICE_ACTION),
+        _ => Some(u16::from(cdb.get(1)? & 0x1f)),
     }
 }
 
@@ -81,7 +129,8 @@ impl<C> OperationRow<C> {
         Self { entry, parse }
     }
 
-    /// Sets the service action of the command, which is in bits 4-0 of byte 1 of its CDB.
+    /// Sets the service action of a command whose CDB has it in bits 4-0 of byte 1. The row of a
+    /// variable-length CDB has its service action from the entry.
     #[must_use]
     pub const fn with_service_action(mut self, action: u16) -> Self {
         self.entry.service_action = Some(action);
@@ -89,13 +138,29 @@ impl<C> OperationRow<C> {
     }
 
     fn read(&self, cdb: &[u8]) -> Result<C, Sense> {
-        let length = usize::from(self.entry.length);
+        let length = self.entry.usage().len();
         let Some(cdb) = cdb.get(..length) else {
             return Err(Sense::invalid_field_in_cdb(cdb.len() as u16));
         };
+        if let CdbUsage::Long(_) = self.entry.usage {
+            return self.read_variable_length(cdb);
+        }
         // Refuse NACA (auto contingent allegiance): standard INQUIRY data says NORMACA=0.
         if cdb[length - 1] & NACA != 0 {
             return Err(Sense::invalid_bit_in_cdb(length as u16 - 1, 2));
+        }
+        (self.parse)(cdb)
+    }
+
+    /// Parses a variable-length CDB, of which `cdb` has as many bytes as the command requires.
+    fn read_variable_length(&self, cdb: &[u8]) -> Result<C, Sense> {
+        // A CDB that says another length is one of another command, or of another version of the
+        // standard, whose fields are at other offsets.
+        if usize::from(cdb[ADDITIONAL_CDB_LENGTH]) + ADDITIONAL_CDB_LENGTH + 1 != cdb.len() {
+            return Err(Sense::invalid_field_in_cdb(ADDITIONAL_CDB_LENGTH as u16));
+        }
+        if cdb[1] & NACA != 0 {
+            return Err(Sense::invalid_bit_in_cdb(1, 2));
         }
         (self.parse)(cdb)
     }
@@ -105,7 +170,7 @@ impl<C: 'static> OperationTable<C> {
     /// Makes a table. `rows` must ascend by operation code and service action.
     ///
     /// # Panics
-    /// If there are more than 254 rows.
+    /// If there are more than 254 rows, or if they do not ascend.
     #[must_use]
     pub const fn new(rows: &'static [OperationRow<C>]) -> Self {
         assert!(rows.len() < NO_ROW as usize, "an index has one byte");
@@ -113,6 +178,9 @@ impl<C: 'static> OperationTable<C> {
         let mut row = rows.len();
         while row > 0 {
             row -= 1;
+            // `parse` finds a service action by binary search.
+            let ascends = row == 0 || rows[row - 1].entry.key() < rows[row].entry.key();
+            assert!(ascends, "rows ascend by operation code and service action");
             first[rows[row].entry.opcode as usize] = row as u8;
         }
         Self { rows, first }
@@ -130,9 +198,8 @@ impl<C: 'static> OperationTable<C> {
         let rows = self.rows_of(opcode);
         let mut row = rows.first()?;
         if row.entry.service_action.is_some() {
-            let asked = Some(u16::from(cdb.get(1)? & 0x1f));
-            let mut same_opcode = rows.iter().take_while(|row| row.entry.opcode == opcode);
-            row = same_opcode.find(|row| row.entry.service_action == asked)?;
+            let asked = key(opcode, service_action(cdb)?);
+            row = &rows[rows.binary_search_by_key(&asked, |row| row.entry.key()).ok()?];
         }
         Some(row.read(cdb))
     }
@@ -161,10 +228,11 @@ impl<C: 'static> OperationTable<C> {
 /// 5/20/00.
 #[must_use]
 pub fn unknown_operation(cdb: &[u8], has_opcode: impl FnOnce(u8) -> bool) -> Sense {
-    if cdb.first().is_some_and(|opcode| has_opcode(*opcode)) {
-        Sense::invalid_bit_in_cdb(1, 4)
-    } else {
-        Sense::INVALID_COMMAND_OPERATION_CODE
+    match cdb.first() {
+        Some(opcode) if !has_opcode(*opcode) => Sense::INVALID_COMMAND_OPERATION_CODE,
+        Some(&VARIABLE_LENGTH_CDB) => Sense::invalid_field_in_cdb(VARIABLE_SERVICE_ACTION as u16),
+        Some(_) => Sense::invalid_bit_in_cdb(1, 4),
+        None => Sense::INVALID_COMMAND_OPERATION_CODE,
     }
 }
 
@@ -199,6 +267,13 @@ pub(crate) const fn copy_out(list: u8) -> [u8; 16] {
     [0x83, 0x1f, 0, 0, 0, 0, list, list, list, list, f, f, f, f, 0, NACA]
 }
 
+/// VARIABLE LENGTH CDB: the operation code of CDBs with up to 260 bytes (SPC-4, 4.2.3). CONTROL is
+/// byte 1, ADDITIONAL CDB LENGTH byte 7, and the service action bytes 8 and 9.
+pub const VARIABLE_LENGTH_CDB: u8 = 0x7f;
+/// The byte with the number of bytes that follow it in a variable-length CDB.
+const ADDITIONAL_CDB_LENGTH: usize = 7;
+/// The first byte of the service action of a variable-length CDB.
+const VARIABLE_SERVICE_ACTION: usize = 8;
 /// The NACA bit of the CONTROL byte, which requests auto contingent allegiance (SAM-5, 5.2).
 pub(crate) const NACA: u8 = 0x04;
 /// The index of an operation code that has no row.

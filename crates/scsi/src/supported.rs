@@ -14,7 +14,7 @@ pub fn supported_operations<'a>(
         let [action_high, action_low] = operation.service_action.unwrap_or(0).to_be_bytes();
         let has_action = u8::from(operation.service_action.is_some());
         let flags = u8::from(timeouts) << 1 | has_action;
-        let length = operation.usage().len() as u8;
+        let [length_high, length_low] = length_of(operation);
         bytes.extend_from_slice(&[
             operation.opcode,
             0,
@@ -22,8 +22,8 @@ pub fn supported_operations<'a>(
             action_low,
             0,
             flags,
-            0,
-            length,
+            length_high,
+            length_low,
         ]);
         if timeouts {
             bytes.extend_from_slice(&timeouts_descriptor(operation));
@@ -39,13 +39,18 @@ pub fn supported_operations<'a>(
 pub fn supported_operation(operation: Option<&OperationCodeEntry>, timeouts: bool) -> Vec<u8> {
     let Some(operation) = operation else { return vec![0, NOT_SUPPORTED, 0, 0] };
     let flags = u8::from(timeouts) << 7 | SUPPORTED_AS_IN_THE_STANDARD;
-    let usage = operation.usage();
-    let mut bytes = vec![0, flags, 0, usage.len() as u8];
-    bytes.extend_from_slice(usage);
+    let [length_high, length_low] = length_of(operation);
+    let mut bytes = vec![0, flags, length_high, length_low];
+    bytes.extend_from_slice(operation.usage());
     if timeouts {
         bytes.extend_from_slice(&timeouts_descriptor(operation));
     }
     bytes
+}
+
+/// Returns the field with the length of the CDB, up to 260 bytes.
+fn length_of(operation: &OperationCodeEntry) -> [u8; 2] {
+    (operation.usage().len() as u16).to_be_bytes()
 }
 
 /// Encodes a command timeouts descriptor (SPC-4, 6.35.4).
