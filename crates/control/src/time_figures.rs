@@ -18,7 +18,8 @@ pub struct ResponseTimes {
     pub classes_us: Vec<(f64, u64)>,
 }
 
-/// Number of SCSI commands by name, such as `READ(10)`. An operation code without a name is written as `C1h`.
+/// Number of SCSI commands by name, such as `READ(10)`. An operation code without a name is written as `C1h`, a
+/// service action of a variable-length CDB without a name as `7Fh/888Dh`.
 pub type CommandCounts = BTreeMap<String, u64>;
 
 /// Number of PDUs by their length on the wire, header and digests included: the classes of STICS, table 3.

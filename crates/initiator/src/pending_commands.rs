@@ -12,7 +12,7 @@ use iscsi::{
     pdu::Residual,
     session::initiator::{CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome},
 };
-use scsi::{BlockCommand, Cdb, Lun, OpcodeTally, ScsiStatus, Sense, SenseKey};
+use scsi::{BlockCommand, Cdb, CommandCode, Lun, OpcodeTally, ScsiStatus, Sense, SenseKey};
 use tokio::sync::oneshot;
 
 use crate::{CommandError, InitiatorStatistics, error::is_not_served, probe::MOST_UNIT_ATTENTIONS};
@@ -320,9 +320,9 @@ impl PendingTable {
         let Some(pending) = self.jobs.get_mut(&tag) else { return CompletionNotice::default() };
         pending.sent = false;
         statistics.calls.round_trips.add(now.saturating_duration_since(pending.submitted));
-        let opcode = pending.job.cdb.first().copied().unwrap_or(0);
-        statistics.count_command(opcode);
-        self.answered.count(opcode);
+        let command = CommandCode::of(&pending.job.cdb);
+        statistics.count_command(command);
+        self.answered.count(command);
         let mut notice = CompletionNotice::default();
         let answer = match result {
             Err(failure) => {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use iscsi::session::initiator::DataPhase;
 use parking_lot::Mutex;
-use scsi::Cdb;
+use scsi::{Cdb, CommandCode};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -199,9 +199,10 @@ impl RemoteSession {
         *self.shared.statistics.lock()
     }
 
-    /// Returns the number of answered commands by operation code. Commands during logins are not counted.
+    /// Returns the number of answered commands by operation code or service action. Commands during logins are not
+    /// counted.
     #[must_use]
-    pub fn answered(&self) -> Vec<(u8, u64)> {
+    pub fn answered(&self) -> Vec<(CommandCode, u64)> {
         self.shared.answered.counted().collect()
     }
 

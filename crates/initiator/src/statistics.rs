@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use iscsi::{PduSizes, keys::Compression, session::initiator::InitiatorPduCounters};
+use scsi::CommandCode;
 
 /// Counters since the session was opened, summed over all its connections and reconnects.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -158,13 +159,22 @@ impl InitiatorStatistics {
         self.recovery.digest_errors += now.digest_errors - before.digest_errors;
     }
 
-    /// Counts an answered command as a read, write, flush, discard or other one, by its operation code.
-    pub(crate) fn count_command(&mut self, opcode: u8) {
-        *match opcode {
-            0x08 | 0x28 | 0xa8 | 0x88 => &mut self.calls.reads,
-            0x0a | 0x2a | 0xaa | 0x8a => &mut self.calls.writes,
-            0x35 | 0x91 => &mut self.calls.flushes,
-            0x41 | 0x93 | 0x42 => &mut self.calls.discards,
+    /// Counts an answered command.
+    pub(crate) fn count_command(&mut self, command: CommandCode) {
+        use CommandCode::{Opcode, VariableLength};
+        // The service actions are those of object commands: READ; WRITE, APPEND, CREATE AND WRITE; the FLUSH commands;
+        // PUNCH and CLEAR.
+        *match command {
+            Opcode(0x08 | 0x28 | 0xa8 | 0x88) | VariableLength(0x8885) => &mut self.calls.reads,
+            Opcode(0x0a | 0x2a | 0xaa | 0x8a) | VariableLength(0x8886 | 0x8887 | 0x8892) => {
+                &mut self.calls.writes
+            }
+            Opcode(0x35 | 0x91) | VariableLength(0x8888 | 0x889a..=0x889c) => {
+                &mut self.calls.flushes
+            }
+            Opcode(0x41 | 0x93 | 0x42) | VariableLength(0x8884 | 0x8889) => {
+                &mut self.calls.discards
+            }
             _ => &mut self.calls.others,
         } += 1;
     }

@@ -43,5 +43,5 @@ pub use primary::{
 pub use sense::{FieldPointer, Sense, SenseKey};
 pub use status::ScsiStatus;
 pub use supported::{supported_operation, supported_operations};
-pub use tally::{OpcodeTally, name_of_opcode};
+pub use tally::{CommandCode, OpcodeTally, name_of_opcode};
 pub use vendor::{ClaimAction, ClaimParameters, ClaimReport, VendorCommand};

@@ -115,7 +115,7 @@ const fn key(opcode: u8, service_action: u16) -> u32 {
 
 /// Returns the service action of a CDB whose operation code has service actions; `None` if the CDB
 /// ends before it.
-fn service_action(cdb: &[u8]) -> Option<u16> {
+pub(crate) fn service_action(cdb: &[u8]) -> Option<u16> {
     match *cdb.first()? {
         VARIABLE_LENGTH_CDB => u16_at(cdb, VARIABLE_SERVICE_ACTION),
         _ => Some(u16::from(cdb.get(1)? & 0x1f)),

@@ -1,40 +1,101 @@
 //! Counts commands by operation code, and names operation codes for people.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    ops::RangeInclusive,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
-/// One counter for each operation code. Only one task may add to the counters; any thread may read
-/// them.
+use crate::{VARIABLE_LENGTH_CDB, operation::service_action};
+
+/// A command without the contents of its CDB, as counters distinguish commands.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum CommandCode {
+    /// The operation code.
+    Opcode(u8),
+    /// The service action of a variable-length CDB, all of which have the same operation code.
+    VariableLength(u16),
+}
+
+impl CommandCode {
+    /// Returns the code of the command with this CDB.
+    #[must_use]
+    pub fn of(cdb: &[u8]) -> Self {
+        let opcode = cdb.first().copied().unwrap_or_default();
+        match service_action(cdb) {
+            Some(action) if opcode == VARIABLE_LENGTH_CDB => Self::VariableLength(action),
+            _ => Self::Opcode(opcode),
+        }
+    }
+}
+
+/// One counter for each operation code, and for each service action of the object commands. Only
+/// one task may add to the counters; any thread may read them.
 #[derive(Debug)]
-pub struct OpcodeTally([AtomicU64; 256]);
+pub struct OpcodeTally {
+    opcodes: [AtomicU64; 256],
+    object_commands: [AtomicU64; OBJECT_COMMANDS],
+}
+
+/// The service actions of object commands (OSD-2, 6). Other service actions of variable-length CDBs
+/// have one counter in common, so that a peer which sends many of them takes no memory.
+const OBJECT_ACTIONS: RangeInclusive<u16> = 0x8880..=0x88bf;
+/// The service actions PERFORM SCSI COMMAND and PERFORM TASK MANAGEMENT FUNCTION of OSD-2.
+const PERFORM_ACTIONS: RangeInclusive<u16> = 0x8f7c..=0x8f7d;
+const OBJECT_COMMANDS: usize = 64 + 2;
 
 impl OpcodeTally {
-    /// Adds one to the counter of `opcode`. Only one task may call this: of two concurrent calls,
+    /// Adds one to the counter of a command. Only one task may call this: of two concurrent calls,
     /// one could be lost.
-    pub fn count(&self, opcode: u8) {
-        let counter = &self.0[usize::from(opcode)];
-        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    pub fn count(&self, command: CommandCode) {
+        self.add_to(command, 1);
     }
 
-    /// Returns the operation codes that were counted at least once, with their counts.
-    pub fn counted(&self) -> impl Iterator<Item = (u8, u64)> {
-        let counts = (0..=u8::MAX)
-            .map(|opcode| (opcode, self.0[usize::from(opcode)].load(Ordering::Relaxed)));
+    /// Returns the commands that were counted at least once, with their counts. Variable-length
+    /// CDBs with a service action that has no counter of its own are counted with their operation
+    /// code.
+    pub fn counted(&self) -> impl Iterator<Item = (CommandCode, u64)> {
+        let opcodes = (0..=u8::MAX).map(CommandCode::Opcode);
+        let actions = OBJECT_ACTIONS.chain(PERFORM_ACTIONS).map(CommandCode::VariableLength);
+        let counts = opcodes
+            .chain(actions)
+            .map(|command| (command, self.counter(command).load(Ordering::Relaxed)));
         counts.filter(|(_, count)| *count > 0)
     }
 
     /// Adds the counts of `other` to this tally. Only the task that counts here may call this; see
     /// [`OpcodeTally::count`].
     pub fn add(&self, other: &OpcodeTally) {
-        for (opcode, count) in other.counted() {
-            let counter = &self.0[usize::from(opcode)];
-            counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+        for (command, count) in other.counted() {
+            self.add_to(command, count);
+        }
+    }
+
+    fn add_to(&self, command: CommandCode, count: u64) {
+        let counter = self.counter(command);
+        counter.store(counter.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    fn counter(&self, command: CommandCode) -> &AtomicU64 {
+        let place = |range: RangeInclusive<u16>, action| usize::from(action - range.start());
+        match command {
+            CommandCode::Opcode(opcode) => &self.opcodes[usize::from(opcode)],
+            CommandCode::VariableLength(action) if OBJECT_ACTIONS.contains(&action) => {
+                &self.object_commands[place(OBJECT_ACTIONS, action)]
+            }
+            CommandCode::VariableLength(action) if PERFORM_ACTIONS.contains(&action) => {
+                &self.object_commands[OBJECT_ACTIONS.len() + place(PERFORM_ACTIONS, action)]
+            }
+            CommandCode::VariableLength(_) => &self.opcodes[usize::from(VARIABLE_LENGTH_CDB)],
         }
     }
 }
 
 impl Default for OpcodeTally {
     fn default() -> Self {
-        Self([const { AtomicU64::new(0) }; 256])
+        Self {
+            opcodes: [const { AtomicU64::new(0) }; 256],
+            object_commands: [const { AtomicU64::new(0) }; OBJECT_COMMANDS],
+        }
     }
 }
 
@@ -74,6 +135,7 @@ pub fn name_of_opcode(opcode: u8) -> String {
         0x5a => "MODE SENSE(10)",
         0x5e => "PERSISTENT RESERVE IN",
         0x5f => "PERSISTENT RESERVE OUT",
+        0x7f => "VARIABLE LENGTH CDB",
         0x83 => "THIRD-PARTY COPY OUT",
         0x84 => "THIRD-PARTY COPY IN",
         0x88 => "READ(16)",
@@ -107,11 +169,36 @@ mod tests {
     #[test]
     fn opcode_counts_are_reported_and_added() {
         let (a, b) = (OpcodeTally::default(), OpcodeTally::default());
-        a.count(0x28);
-        b.count(0x28);
-        b.count(0xff);
+        let (read, last) = (CommandCode::of(&[0x28; 10]), CommandCode::of(&[0xff]));
+        a.count(read);
+        b.count(read);
+        b.count(last);
         a.add(&b);
-        assert_eq!(a.counted().collect::<Vec<_>>(), [(0x28, 2), (0xff, 1)]);
+        assert_eq!(a.counted().collect::<Vec<_>>(), [(read, 2), (last, 1)]);
+    }
+
+    #[test]
+    fn object_commands_are_counted_by_service_action() {
+        let code = |action: u16| {
+            let [high, low] = action.to_be_bytes();
+            CommandCode::of(&[0x7f, 0, 0, 0, 0, 0, 0, 0xe4, high, low, 0])
+        };
+        let (a, b) = (OpcodeTally::default(), OpcodeTally::default());
+        for action in 0..=u16::MAX {
+            a.count(code(action));
+        }
+        b.count(code(0x8885));
+        b.count(CommandCode::of(&[0x7f, 0, 0, 0, 0, 0, 0, 0, 0x88]));
+        a.add(&b);
+        let counted: Vec<_> = a.counted().collect();
+        assert_eq!(counted.len(), 1 + OBJECT_COMMANDS);
+        assert_eq!(counted[0], (CommandCode::Opcode(0x7f), (1 << 16) - OBJECT_COMMANDS as u64 + 1));
+        for (command, count) in &counted[1..] {
+            assert_eq!(*count, if *command == code(0x8885) { 2 } else { 1 }, "{command:?}");
+        }
+        for action in [0x8880, 0x8885, 0x88b2, 0x8f7c, 0x8f7d] {
+            assert!(counted.iter().any(|(command, _)| *command == code(action)));
+        }
     }
 
     #[test]

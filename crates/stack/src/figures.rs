@@ -5,7 +5,7 @@ use control::{
 };
 use fairtcp::PathModel;
 use iscsi::PduSizes;
-use scsi::name_of_opcode;
+use scsi::{CommandCode, name_of_opcode};
 use transport::CongestionStatistics;
 use volume::TimeHistogramSnapshot;
 
@@ -24,9 +24,20 @@ pub fn times(taken: &TimeHistogramSnapshot) -> ResponseTimes {
     }
 }
 
-/// Converts the counts of commands by opcode to counts by name.
-pub fn commands(counted: &[(u8, u64)]) -> CommandCounts {
-    counted.iter().map(|(opcode, count)| (name_of_opcode(*opcode), *count)).collect()
+/// Converts the counts of commands by code to counts by name.
+pub fn commands(counted: &[(CommandCode, u64)]) -> CommandCounts {
+    counted.iter().map(|(command, count)| (command_name(*command), *count)).collect()
+}
+
+/// Returns the name of a command; its number in hexadecimal if it has no name.
+fn command_name(command: CommandCode) -> String {
+    match command {
+        CommandCode::Opcode(opcode) => name_of_opcode(opcode),
+        CommandCode::VariableLength(action) => match osd::ServiceAction::from_code(action) {
+            Some(known) => known.name().to_owned(),
+            None => format!("7Fh/{action:04X}h"),
+        },
+    }
 }
 
 /// Converts the counts of PDUs by length.
@@ -108,7 +119,8 @@ mod tests {
         let told = json!(times(&taken.taken()));
         assert_eq!((&told["count"], &told["mean_us"]), (&json!(2), &json!(100.0)));
         assert_eq!(told["classes_us"].as_array().map(Vec::len), Some(1));
-        let told = json!(commands(&[(0x28, 7), (0xc1, 1)]));
+        let opcode = CommandCode::Opcode;
+        let told = json!(commands(&[(opcode(0x28), 7), (opcode(0xc1), 1)]));
         assert_eq!(told, json!({ "READ(10)": 7, "C1h": 1 }));
         let mut pdus = PduSizes::default();
         pdus.count(100);
@@ -147,5 +159,24 @@ mod tests {
             assert_eq!(json.get("path").is_some(), has_path, "{json}");
             assert_eq!(serde_json::from_value::<EnsembleStatus>(json).unwrap(), it);
         }
+    }
+
+    #[test]
+    fn object_commands_have_the_names_of_their_service_actions() {
+        let object = CommandCode::VariableLength;
+        let counted = [
+            (CommandCode::Opcode(0x7f), 4),
+            (object(0x8885), 6),
+            (object(0x888d), 7),
+            (object(0x8f7c), 8),
+        ];
+        let names = [
+            ("7Fh/888Dh", 7),
+            ("PERFORM SCSI COMMAND", 8),
+            ("READ", 6),
+            ("VARIABLE LENGTH CDB", 4),
+        ];
+        let names = names.map(|(name, count)| (name.to_owned(), count));
+        assert_eq!(commands(&counted), CommandCounts::from(names));
     }
 }

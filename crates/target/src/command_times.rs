@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use scsi::CommandCode;
 use volume::{TimeHistogram, TimeHistogramSnapshot};
 
 /// A class of commands with similar times.
@@ -16,12 +17,22 @@ pub enum CommandKind {
 impl CommandKind {
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Flush, Self::Other];
 
-    fn of(opcode: u8) -> Self {
-        match opcode {
-            0x08 | 0x28 | 0xa8 | 0x88 => Self::Read,
-            0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x9c => Self::Write,
-            0x35 | 0x91 => Self::Flush,
-            _ => Self::Other,
+    fn of(command: CommandCode) -> Self {
+        match command {
+            CommandCode::Opcode(opcode) => match opcode {
+                0x08 | 0x28 | 0xa8 | 0x88 => Self::Read,
+                0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e | 0x9c => Self::Write,
+                0x35 | 0x91 => Self::Flush,
+                _ => Self::Other,
+            },
+            // Object commands: READ; WRITE, APPEND, CREATE AND WRITE; FLUSH, FLUSH COLLECTION, FLUSH PARTITION, FLUSH
+            // OSD.
+            CommandCode::VariableLength(action) => match action {
+                0x8885 => Self::Read,
+                0x8886 | 0x8887 | 0x8892 => Self::Write,
+                0x8888 | 0x889a..=0x889c => Self::Flush,
+                _ => Self::Other,
+            },
         }
     }
 }
@@ -58,11 +69,11 @@ impl StopWatch {
         Self { times, commands: 0 }
     }
 
-    pub(crate) fn start(&mut self, opcode: u8) -> Started {
+    pub(crate) fn start(&mut self, command: CommandCode) -> Started {
         self.commands += 1;
         let at = self.commands.is_multiple_of(SAMPLED).then(Instant::now);
         let is_timed = self.commands.is_multiple_of(SAMPLED_WAITING);
-        Started { kind: CommandKind::of(opcode), is_timed, at }
+        Started { kind: CommandKind::of(command), is_timed, at }
     }
 
     /// Records a command that completed at once.
@@ -104,14 +115,26 @@ mod tests {
         let times = Arc::new(CommandTimes::default());
         let mut watch = StopWatch::new(Arc::clone(&times));
         for _ in 0..160 {
-            let started = watch.start(0x28);
+            let started = watch.start(CommandCode::Opcode(0x28));
             watch.done_at_once(started);
         }
         for _ in 0..12 {
-            let started = watch.start(0x2a).waits();
+            let started = watch.start(CommandCode::Opcode(0x2a)).waits();
             watch.done(started);
         }
         let counts: Vec<_> = times.taken().iter().map(|(_, taken)| taken.count()).collect();
         assert_eq!(counts, [160, 12, 0, 0]);
+    }
+
+    #[test]
+    fn object_commands_have_the_kind_of_their_service_action() {
+        let of_kind = |kind| -> Vec<u16> {
+            let is_it =
+                |action: &u16| CommandKind::of(CommandCode::VariableLength(*action)) == kind;
+            (0..=u16::MAX).filter(is_it).collect()
+        };
+        assert_eq!(of_kind(CommandKind::Read), [0x8885]);
+        assert_eq!(of_kind(CommandKind::Write), [0x8886, 0x8887, 0x8892]);
+        assert_eq!(of_kind(CommandKind::Flush), [0x8888, 0x889a, 0x889b, 0x889c]);
     }
 }

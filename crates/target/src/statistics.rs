@@ -10,6 +10,7 @@ use std::{
 };
 
 use iscsi::session::target::TargetPduCounters;
+use scsi::CommandCode;
 use transport::{CongestionStatistics, LinkBytes, SessionCongestion};
 use volume::TimeHistogramSnapshot;
 
@@ -38,8 +39,8 @@ pub struct TargetStatistics {
     pub total: TargetPduCounters,
     /// `total` for each target to which a session was ever open.
     pub by_target: HashMap<String, TargetPduCounters>,
-    /// Commands since the start by operation code, without those that never occurred.
-    pub commands: Vec<(u8, u64)>,
+    /// Commands since the start by operation code or service action, without those that never occurred.
+    pub commands: Vec<(CommandCode, u64)>,
     /// The time that commands took at their units, by kind.
     pub times: Vec<(CommandKind, TimeHistogramSnapshot)>,
 }

@@ -10,7 +10,7 @@ use iscsi::{
         WriteAdmission,
     },
 };
-use scsi::{Lun, ScsiStatus, Sense};
+use scsi::{CommandCode, Lun, ScsiStatus, Sense};
 use tokio::sync::mpsc;
 use unit::{AttentionChange, Completion, Task, TaskAttribute, TaskManagement};
 
@@ -97,8 +97,8 @@ impl TargetSessionDriver<'_> {
         let ReceivedCommand { itt, lun, cdb, attribute, data_out, data_in_capacity, admitted } =
             command;
         let Some(NexusHandle { device, nexus }) = &self.nexus_handle else { return };
-        let opcode = cdb.first().copied().unwrap_or_default();
-        self.seat.tally.count(opcode);
+        let command = CommandCode::of(&cdb);
+        self.seat.tally.count(command);
         let task = Task {
             nexus: nexus.clone(),
             lun,
@@ -121,7 +121,7 @@ impl TargetSessionDriver<'_> {
         };
         let held =
             InFlightBytes { data_out: task.data_out.len(), data_in: data_in_capacity as usize };
-        let started = self.executions.watch.start(opcode);
+        let started = self.executions.watch.start(command);
         match Execution::begin(unit, task, context) {
             Ok(completion) => {
                 self.executions.watch.done_at_once(started);
