@@ -40,7 +40,9 @@ pub use primary::{
     TaskFunctions, Timestamp, TimestampOrigin, WantedState, copy, identifying_information,
     identifying_types, inquiry, log, lun_list, parse_lun_list, persistent,
 };
-pub use sense::{FieldPointer, Sense, SenseKey};
+pub use sense::{
+    FieldPointer, ObjectIdentification, ObjectSense, ReceivedObjectSense, Sense, SenseKey,
+};
 pub use status::ScsiStatus;
 pub use supported::{supported_operation, supported_operations};
 pub use tally::{CommandCode, OpcodeTally, name_of_opcode};

@@ -1,22 +1,25 @@
 //! Sense data as bytes, in fixed format (SPC-4, 4.5.3) and in descriptor format (SPC-4, 4.5.2).
 
 use super::{FieldPointer, Sense, SenseKey};
-use crate::field::{u16_at, u32_at, u64_at};
+use crate::field::{body, u16_at, u32_at, u64_at};
 
 impl Sense {
     /// Encodes the sense data in fixed format (SPC-4, 4.5.3). Uses descriptor format instead if
-    /// `descriptor_format` is set, or if INFORMATION exceeds the 32 bits that fixed format has for
-    /// it.
+    /// `descriptor_format` is set, if there is COMMAND-SPECIFIC INFORMATION, or if INFORMATION
+    /// exceeds the 32 bits that fixed format has for it.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         match self.information {
-            _ if self.descriptor_format => self.to_descriptor_bytes(),
+            _ if self.descriptor_format || self.command_specific.is_some() => {
+                self.to_descriptor_bytes()
+            }
             Some(information) if information > u64::from(u32::MAX) => self.to_descriptor_bytes(),
             _ => self.to_fixed_bytes(),
         }
     }
 
-    /// Encodes the sense data in fixed format, 18 bytes. INFORMATION above 32 bits is omitted.
+    /// Encodes the sense data in fixed format, 18 bytes. INFORMATION above 32 bits is omitted, and
+    /// so is COMMAND-SPECIFIC INFORMATION.
     #[must_use]
     pub fn to_fixed_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 18];
@@ -35,7 +38,7 @@ impl Sense {
         bytes
     }
 
-    /// Encodes the sense data in descriptor format (SPC-4, 4.5.2), 8 to 28 bytes.
+    /// Encodes the sense data in descriptor format (SPC-4, 4.5.2), 8 to 40 bytes.
     #[must_use]
     pub fn to_descriptor_bytes(&self) -> Vec<u8> {
         let code = if self.deferred { DESCRIPTOR_DEFERRED } else { DESCRIPTOR_CURRENT };
@@ -43,6 +46,10 @@ impl Sense {
         if let Some(information) = self.information {
             bytes.extend_from_slice(&[INFORMATION_DESCRIPTOR, 10, VALID, 0]);
             bytes.extend_from_slice(&information.to_be_bytes());
+        }
+        if let Some(value) = self.command_specific {
+            bytes.extend_from_slice(&[COMMAND_SPECIFIC_DESCRIPTOR, 10, 0, 0]);
+            bytes.extend_from_slice(&value.to_be_bytes());
         }
         if let Some(specific) = self.key_specific() {
             bytes.extend_from_slice(&[KEY_SPECIFIC_DESCRIPTOR, 6, 0, 0]);
@@ -93,25 +100,48 @@ impl Sense {
         let key = SenseKey::from_byte(*bytes.get(1)?)?;
         let byte_at = |at: usize| bytes.get(at).copied().unwrap_or(0);
         let mut sense = Self::new(key, byte_at(2), byte_at(3));
-        let mut rest = crate::field::body(bytes, 8, usize::from(byte_at(7)));
-        while let [kind, length, body @ ..] = rest {
-            let Some((descriptor, after)) = body.split_at_checked(usize::from(*length)) else {
-                break;
-            };
-            match *kind {
+        for SenseDescriptor { kind, body: descriptor, .. } in descriptors(bytes) {
+            match kind {
                 INFORMATION_DESCRIPTOR if descriptor.first().is_some_and(|b| b & VALID != 0) => {
                     sense.information = u64_at(descriptor, 2);
                 }
+                COMMAND_SPECIFIC_DESCRIPTOR => sense.command_specific = u64_at(descriptor, 2),
                 KEY_SPECIFIC_DESCRIPTOR => {
                     sense.field = field_of(key, descriptor.get(2..5));
                     sense.progress = progress_of(key, descriptor.get(2..5));
                 }
                 _ => {}
             }
-            rest = after;
         }
         Some(sense)
     }
+}
+
+/// A descriptor of sense data in descriptor format.
+pub(super) struct SenseDescriptor<'a> {
+    pub(super) kind: u8,
+    /// The offset in the sense data of the bytes after the type and length of the descriptor.
+    pub(super) at: usize,
+    /// The bytes after the type and length of the descriptor.
+    pub(super) body: &'a [u8],
+}
+
+/// Returns the descriptors of sense data, up to the first one that is incomplete. Returns none for
+/// sense data in fixed format.
+pub(super) fn descriptors(bytes: &[u8]) -> impl Iterator<Item = SenseDescriptor<'_>> {
+    let code = bytes.first().map_or(0, |code| code & 0x7f);
+    let has_descriptors = matches!(code, DESCRIPTOR_CURRENT | DESCRIPTOR_DEFERRED);
+    let length = bytes.get(7).map_or(0, |&length| usize::from(length));
+    let mut rest = if has_descriptors { body(bytes, DESCRIPTORS, length) } else { &[] };
+    let mut at = DESCRIPTORS;
+    std::iter::from_fn(move || {
+        let [kind, length, following @ ..] = rest else { return None };
+        let (body, after) = following.split_at_checked(usize::from(*length))?;
+        let descriptor = SenseDescriptor { kind: *kind, at: at + 2, body };
+        at += 2 + body.len();
+        rest = after;
+        Some(descriptor)
+    })
 }
 
 impl FieldPointer {
@@ -153,7 +183,10 @@ const DESCRIPTOR_DEFERRED: u8 = 0x73;
 const VALID: u8 = 0x80;
 /// Sense data descriptor types (SPC-4, table 29).
 const INFORMATION_DESCRIPTOR: u8 = 0x00;
+const COMMAND_SPECIFIC_DESCRIPTOR: u8 = 0x01;
 const KEY_SPECIFIC_DESCRIPTOR: u8 = 0x02;
+/// The offset of the first descriptor.
+const DESCRIPTORS: usize = 8;
 /// The SKSV bit: the sense key specific data is valid.
 const SENSE_KEY_SPECIFIC_VALID: u8 = 0x80;
 
@@ -187,6 +220,16 @@ mod tests {
     fn descriptor_format_when_it_is_asked_for() {
         let sense = Sense { descriptor_format: true, ..Sense::WRITE_PROTECTED };
         assert_eq!(sense.to_bytes(), [0x72, 7, 0x27, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn command_specific_information_needs_descriptor_format() {
+        let sense = Sense::new(SenseKey::RecoveredError, 0x3b, 0x17).with_command_specific(0x102);
+        assert_eq!(
+            sense.to_bytes(),
+            [0x72, 1, 0x3b, 0x17, 0, 0, 0, 12, 1, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2]
+        );
+        assert_eq!(Sense::from_bytes(&sense.to_fixed_bytes()).unwrap().command_specific, None);
     }
 
     #[test]
@@ -228,17 +271,21 @@ mod tests {
         let information = proptest::option::of(any::<u64>());
         let progress = proptest::option::of(any::<u16>());
         let code = (any::<u8>(), any::<u8>());
+        let information = (information, proptest::option::of(any::<u64>()));
         (key, code, information, proptest::option::of(field), progress, any::<bool>()).prop_map(
-            |(key, (asc, ascq), information, field, progress, deferred)| Sense {
-                key,
-                asc,
-                ascq,
-                information,
-                field: field.filter(|_| key == SenseKey::IllegalRequest),
-                progress: progress
-                    .filter(|_| matches!(key, SenseKey::NoSense | SenseKey::NotReady)),
-                descriptor_format: false,
-                deferred,
+            |(key, (asc, ascq), (information, command_specific), field, progress, deferred)| {
+                Sense {
+                    key,
+                    asc,
+                    ascq,
+                    information,
+                    field: field.filter(|_| key == SenseKey::IllegalRequest),
+                    progress: progress
+                        .filter(|_| matches!(key, SenseKey::NoSense | SenseKey::NotReady)),
+                    command_specific,
+                    descriptor_format: false,
+                    deferred,
+                }
             },
         )
     }
@@ -250,6 +297,7 @@ mod tests {
             prop_assert_eq!(Sense::from_bytes(&sense.to_descriptor_bytes()), Some(sense));
             let fits = Sense {
                 information: sense.information.filter(|&i| i <= u64::from(u32::MAX)),
+                command_specific: None,
                 ..sense
             };
             prop_assert_eq!(Sense::from_bytes(&sense.to_fixed_bytes()), Some(fits));

@@ -1,8 +1,12 @@
 //! Sense data, which says why a command ended with CHECK CONDITION (SPC-4, 4.5): its values. The
-//! names are in `conditions`, the encoding in fixed and in descriptor format in `format`.
+//! names are in `conditions`, the encoding in fixed and in descriptor format in `format`, the
+//! descriptors of object storage devices in `object`.
 
 mod conditions;
 mod format;
+mod object;
+
+pub use object::{ObjectIdentification, ObjectSense, ReceivedObjectSense};
 
 /// Sense data: the sense key, the additional sense code (ASC) with its qualifier (ASCQ), and the
 /// optional fields that we use.
@@ -19,6 +23,9 @@ pub struct Sense {
     /// PROGRESS INDICATION: the progress of a running operation in units of 1/65,536. Valid with NO
     /// SENSE and NOT READY.
     pub progress: Option<u16>,
+    /// COMMAND-SPECIFIC INFORMATION, which only descriptor format carries here. READ of an object
+    /// beyond its end has the number of bytes read there (OSD-2).
+    pub command_specific: Option<u64>,
     /// True if [`Sense::to_bytes`] uses descriptor format (D_SENSE=1) even if fixed format could
     /// hold all fields.
     pub descriptor_format: bool,
@@ -96,6 +103,7 @@ impl Sense {
             information: None,
             field: None,
             progress: None,
+            command_specific: None,
             descriptor_format: false,
             deferred: false,
         }
@@ -112,6 +120,13 @@ impl Sense {
     #[must_use]
     pub const fn with_information(mut self, information: u64) -> Self {
         self.information = Some(information);
+        self
+    }
+
+    /// Sets COMMAND-SPECIFIC INFORMATION.
+    #[must_use]
+    pub const fn with_command_specific(mut self, value: u64) -> Self {
+        self.command_specific = Some(value);
         self
     }
 
