@@ -33,24 +33,31 @@ pub(crate) struct Execution {
     _unit: Arc<dyn LogicalUnit>,
 }
 
+/// A command that was given to its unit.
+pub(crate) enum BegunExecution {
+    /// The command completed at once.
+    Done(Completion),
+    Waiting(Execution),
+}
+
 impl Execution {
-    /// Starts a command. Returns its completion, or an execution if it does not complete at once.
+    /// Starts a command.
     pub(crate) fn begin(
         unit: &Arc<dyn LogicalUnit>,
         task: Task,
         context: &mut Context<'_>,
-    ) -> Result<Completion, Self> {
+    ) -> BegunExecution {
         let mut answer = match unit.execute(task).now() {
-            Ok(completion) => return Ok(completion),
+            Ok(completion) => return BegunExecution::Done(completion),
             Err(answer) => answer,
         };
         if let Poll::Ready(completion) = answer.poll_unpin(context) {
-            return Ok(completion);
+            return BegunExecution::Done(completion);
         }
         // SAFETY: the future borrows only the unit. The `Arc` next to it keeps the unit alive until the future is
         // dropped; the unit does not move and cannot be borrowed mutably meanwhile.
         let future = unsafe { transmute::<UnitReply<'_>, UnitReply<'static>>(answer) };
-        Err(Self { future, _unit: Arc::clone(unit) })
+        BegunExecution::Waiting(Self { future, _unit: Arc::clone(unit) })
     }
 }
 

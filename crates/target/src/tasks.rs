@@ -17,7 +17,7 @@ use unit::{AttentionChange, Completion, Task, TaskAttribute, TaskManagement};
 use crate::{
     driver::TargetSessionDriver,
     end_reason::ConnectionEndReason,
-    execution::{Execution, FinishedExecution, InFlightBytes},
+    execution::{BegunExecution, Execution, FinishedExecution, InFlightBytes},
     nexus_handle::NexusHandle,
     session_registry::DriverMessage,
     unitless_commands,
@@ -123,11 +123,13 @@ impl TargetSessionDriver<'_> {
             InFlightBytes { data_out: task.data_out.len(), data_in: data_in_capacity as usize };
         let started = self.executions.watch.start(command);
         match Execution::begin(unit, task, context) {
-            Ok(completion) => {
+            BegunExecution::Done(completion) => {
                 self.executions.watch.done_at_once(started);
                 self.complete(itt, completion);
             }
-            Err(execution) => self.executions.hold(itt, held, started, execution),
+            BegunExecution::Waiting(execution) => {
+                self.executions.hold(itt, held, started, execution);
+            }
         }
     }
 
