@@ -55,6 +55,9 @@ pub(crate) async fn run(
     let target_port = seat.tpgt.unwrap_or(PortalGroup::default().tag);
     let nexus = Nexus { number: seat.number, initiator_port: port, target_port };
     let nexus_handle = device.map(|device| NexusHandle::open(device, nexus));
+    if let Some(NexusHandle { device, .. }) = &nexus_handle {
+        session.use_descriptor_sense(device.descriptor_sense_luns());
+    }
     let congestion = match session.is_discovery() {
         true => CongestionControl::default().session(),
         false => server.settings.congestion.session(),

@@ -112,6 +112,13 @@ impl ServedTargetEntry {
         beyond.map(|(lun, (_, unit))| (*lun, &**unit))
     }
 
+    /// Returns the LUNs of the units whose sense data must have descriptor format.
+    pub(crate) fn descriptor_sense_luns(&self) -> Vec<Lun> {
+        let units = self.luns.iter().zip(self.units());
+        let limited = units.filter(|(_, unit)| unit.abilities().descriptor_sense_only);
+        limited.map(|(lun, _)| *lun).collect()
+    }
+
     /// Raises a unit attention condition for a nexus at every unit.
     pub(crate) fn raise_attention(&self, nexus: &Nexus, condition: Sense) {
         self.units()

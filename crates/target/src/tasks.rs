@@ -165,6 +165,7 @@ impl TargetSessionDriver<'_> {
         }
         let Some(nexus_handle) = &mut self.nexus_handle else { return };
         nexus_handle.change(device);
+        self.session.use_descriptor_sense(nexus_handle.device.descriptor_sense_luns());
         if has_new || !gone.is_empty() {
             let NexusHandle { device, nexus } = nexus_handle;
             device.raise_attention(nexus, Sense::REPORTED_LUNS_DATA_HAS_CHANGED);
@@ -270,6 +271,7 @@ fn outcome(completion: Completion) -> TargetCommandOutcome {
     TargetCommandOutcome {
         status: completion.status,
         sense: completion.sense,
+        object_sense: completion.object_sense,
         data_in: completion.data_in.into_parts(),
         data_out_length: completion.data_out_length,
     }

@@ -19,6 +19,9 @@ pub struct UnitAbilities<'a> {
     pub moves: Option<&'a dyn MovableUnit>,
     /// The unit has flush commands, which the target must begin in the order of arrival.
     pub flushes: Option<&'a dyn FlushedUnit>,
+    /// True if all sense data about the unit must have descriptor format, also sense data that the session or the
+    /// target makes. Never changes. Object storage devices require it (OSD-2).
+    pub descriptor_sense_only: bool,
 }
 
 /// A unit with commands that make earlier writes stable. A target with several connections must begin such a

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use scsi::{AdmittedCommand, Cdb, Lun, ScsiStatus, Sense};
+use scsi::{AdmittedCommand, Cdb, Lun, ObjectSense, ScsiStatus, Sense};
 use volume::{Data, Reply};
 
 use crate::abilities::UnitAbilities;
@@ -119,6 +119,8 @@ pub struct Completion {
     pub status: ScsiStatus,
     /// The sense data, with CHECK CONDITION.
     pub sense: Option<Sense>,
+    /// The descriptors that an object storage device adds to `sense`.
+    pub object_sense: Option<Box<ObjectSense>>,
     /// The Data-In of the command, cut to its allocation length. The transport also cuts it to the length
     /// that the initiator can take, and reports the residual count.
     pub data_in: Data,
@@ -131,23 +133,24 @@ pub struct Completion {
 impl Completion {
     #[must_use]
     pub fn good(data_in: Data) -> Self {
-        Self { status: ScsiStatus::Good, sense: None, data_in, data_out_length: None }
+        Self { data_in, ..Self::status(ScsiStatus::Good) }
     }
 
     #[must_use]
     pub fn check_condition(sense: Sense) -> Self {
-        Self {
-            status: ScsiStatus::CheckCondition,
-            sense: Some(sense),
-            data_in: Data::new(),
-            data_out_length: None,
-        }
+        Self { sense: Some(sense), ..Self::status(ScsiStatus::CheckCondition) }
     }
 
     /// Returns a completion with a status without sense data: BUSY, TASK SET FULL, RESERVATION CONFLICT.
     #[must_use]
     pub fn status(status: ScsiStatus) -> Self {
-        Self { status, sense: None, data_in: Data::new(), data_out_length: None }
+        Self {
+            status,
+            sense: None,
+            object_sense: None,
+            data_in: Data::new(),
+            data_out_length: None,
+        }
     }
 }
 

@@ -25,6 +25,7 @@ fn ended(
     Ok(InitiatorCommandOutcome {
         status,
         sense,
+        object_sense: None,
         data_in: DataSegment::new(),
         residual: Residual::None,
         bidirectional_read_residual: Residual::None,

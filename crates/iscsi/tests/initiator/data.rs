@@ -6,7 +6,7 @@ use iscsi::{
     pdu::{DataIn, DataInStatus, ReadyToTransfer, Residual, ScsiResponse},
     session::initiator::{CommandFailure, InitiatorEvent},
 };
-use scsi::{Lun, ScsiStatus, Sense, SenseKey};
+use scsi::{Lun, ObjectSense, ScsiStatus, Sense, SenseKey};
 
 use crate::scene::{Scene, numbers};
 
@@ -70,6 +70,27 @@ fn sense_data_comes_with_check_condition() {
         panic!()
     };
     assert_eq!((outcome.status, outcome.sense), (ScsiStatus::CheckCondition, Some(sense)));
+    assert!(outcome.object_sense.is_none());
+}
+
+#[test]
+fn descriptors_of_objects_arrive_with_the_sense_data() {
+    let mut scene = Scene::new();
+    let itt = scene.read(1000);
+    let mut response = scene.respond(itt);
+    let sense = Sense::invalid_field_in_cdb(24);
+    let descriptors = ObjectSense { response_integrity: Some([7; 32]), ..ObjectSense::default() };
+    let (bytes, at) = descriptors.encode(&sense);
+    (response.status, response.sense) = (2, bytes.clone().into());
+    scene.receive(Pdu::ScsiResponse(response)).unwrap();
+    let Some(InitiatorEvent::Completed { result: Ok(outcome), .. }) = scene.event() else {
+        panic!()
+    };
+    let received = outcome.object_sense.expect("descriptors of objects");
+    assert_eq!((outcome.sense, received.descriptors), (Some(sense), descriptors));
+    let mut proven = bytes;
+    proven[at.unwrap()..][..32].fill(0);
+    assert_eq!(received.proven, proven);
 }
 
 #[test]

@@ -14,4 +14,5 @@ mod upkeep;
 mod connections;
 mod recovery;
 mod reassign;
+mod sense;
 mod terminated;

@@ -10,6 +10,7 @@ use iscsi::{
     },
     session::target::{Settings, TargetCommandOutcome, TargetEvent},
 };
+use scsi::Lun;
 
 use crate::rig::{
     CID, Rig, burst, data_ins, data_out, pattern, r2ts, response, sense, task_result,
@@ -155,6 +156,22 @@ fn a_reassignment_fails_if_the_retained_answer_was_dropped() {
     assert_eq!(sense(response(&rest)), (0xb, 0x11, 0x13));
     let (_, rest) = reassign(&mut rig, 2, 0);
     assert_eq!(data_ins(&rest).len(), 2);
+}
+
+#[test]
+fn a_failed_reassignment_has_the_format_that_the_unit_requires() {
+    let settings = Settings { retained_bytes: 10, ..Settings::default() };
+    let mut rig = Rig::with(TWO, settings);
+    rig.session.use_descriptor_sense(vec![Lun(0)]);
+    rig.join(OTHER.0);
+    for itt in [1, 2] {
+        read_on_other(&mut rig, itt, 700);
+        rig.session.complete(Itt(itt), good(700));
+    }
+    rig.output_of(OTHER);
+    lose_other(&mut rig);
+    let (_, rest) = reassign(&mut rig, 1, 0);
+    assert_eq!(response(&rest).sense[..4], [0x72, 0xb, 0x11, 0x13]);
 }
 
 #[test]

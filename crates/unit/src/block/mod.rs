@@ -259,6 +259,7 @@ impl LogicalUnit for BlockUnit {
             claims: Some(self),
             moves: Some(self),
             flushes: Some(self),
+            descriptor_sense_only: false,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::BytesMut;
-use scsi::{ScsiStatus, Sense};
+use scsi::{ReceivedObjectSense, ScsiStatus, Sense};
 
 use super::{
     CommandFailure, ConnectionLoad, ConnectionTiming, InitiatorCommandOutcome,
@@ -393,14 +393,16 @@ impl InitiatorConnection {
             commands.complete(task.request.tag, Err(CommandFailure::Status(status)));
             return Ok(());
         };
-        let sense =
-            if status == ScsiStatus::CheckCondition { Sense::from_bytes(&sense) } else { None };
+        let bytes: &[u8] = if status == ScsiStatus::CheckCondition { &sense } else { &[] };
+        let sense = Sense::from_bytes(bytes);
+        let object_sense = ReceivedObjectSense::from_bytes(bytes).map(Box::new);
         let data_in: DataSegment = task.gather.finish();
         commands.complete(
             task.request.tag,
             Ok(InitiatorCommandOutcome {
                 status,
                 sense,
+                object_sense,
                 data_in,
                 residual,
                 bidirectional_read_residual,

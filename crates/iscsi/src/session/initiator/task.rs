@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use scsi::{Cdb, Lun, ScsiStatus, Sense};
+use scsi::{Cdb, Lun, ReceivedObjectSense, ScsiStatus, Sense};
 
 use super::{
     InitiatorSessionError,
@@ -66,6 +66,8 @@ pub struct InitiatorCommandOutcome {
     pub status: ScsiStatus,
     /// The sense data of CHECK CONDITION; `None` if there was none, or if it was invalid.
     pub sense: Option<Sense>,
+    /// The descriptors of an object storage device in the sense data.
+    pub object_sense: Option<Box<ReceivedObjectSense>>,
     /// The data of a read, at most as much as requested. It shares memory with the receive buffer.
     pub data_in: DataSegment,
     /// The difference between expected and transferred data, as the target reports it: of the

@@ -1,6 +1,6 @@
 //! Events of the session for its driver, and the outcomes that the driver returns.
 
-use scsi::{AdmittedCommand, Cdb, Lun, ScsiStatus, Sense};
+use scsi::{AdmittedCommand, Cdb, Lun, ObjectSense, ScsiStatus, Sense};
 
 use crate::{Cid, DataSegment, Itt, pdu::TaskFunction};
 
@@ -93,6 +93,8 @@ pub struct TargetCommandOutcome {
     pub status: ScsiStatus,
     /// The sense data. It is sent only with the status CHECK CONDITION.
     pub sense: Option<Sense>,
+    /// The descriptors that an object storage device adds to `sense`.
+    pub object_sense: Option<Box<ObjectSense>>,
     /// The Data-In of the command, already truncated to the allocation length in its CDB. The
     /// session also truncates it to the length that the initiator accepts.
     pub data_in: DataSegment,
@@ -105,7 +107,7 @@ impl TargetCommandOutcome {
     /// Returns GOOD with this Data-In.
     #[must_use]
     pub fn good(data_in: DataSegment) -> Self {
-        Self { status: ScsiStatus::Good, sense: None, data_in, data_out_length: None }
+        Self { data_in, ..Self::status(ScsiStatus::Good) }
     }
 
     /// Returns CHECK CONDITION with this sense data.
@@ -117,6 +119,12 @@ impl TargetCommandOutcome {
     /// Returns a status without sense data.
     #[must_use]
     pub fn status(status: ScsiStatus) -> Self {
-        Self { status, sense: None, data_in: DataSegment::new(), data_out_length: None }
+        Self {
+            status,
+            sense: None,
+            object_sense: None,
+            data_in: DataSegment::new(),
+            data_out_length: None,
+        }
     }
 }

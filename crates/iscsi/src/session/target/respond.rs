@@ -1,6 +1,8 @@
 //! Responses to commands, with Data-In, status and residuals (RFC 7143, 11.4, 11.7), and to task
 //! management functions.
 
+use scsi::Lun;
+
 use crate::{
     Itt, Pdu,
     pdu::{TaskFunctionResult, TaskResponse},
@@ -8,7 +10,7 @@ use crate::{
 
 use super::{
     event::TargetCommandOutcome,
-    response::CommandResponse,
+    response::{CommandResponse, DataInLayout},
     session::Session,
     task::{TargetTask, TargetTaskStage},
 };
@@ -33,6 +35,12 @@ impl Session {
         self.finish(itt, outcome);
     }
 
+    /// Sets the units for which all sense data must have descriptor format: object storage devices.
+    /// The session then uses this format also for sense data that it makes itself.
+    pub fn use_descriptor_sense(&mut self, units: Vec<Lun>) {
+        self.tasks.descriptor_sense_units = units;
+    }
+
     /// Sends the Data-In and the status of a command, and ends its task.
     pub(super) fn finish(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
         let Some(task) = self.tasks.end_if(itt, |task| task.stage != TargetTaskStage::Management)
@@ -48,7 +56,9 @@ impl Session {
         };
         let ttt = self.new_ttt();
         let burst = self.parameters.max_burst_length;
-        let mut response = CommandResponse::new(&task, itt, outcome, segment, burst, ttt);
+        let layout = DataInLayout { data_sn: 0, offset: 0, segment, burst };
+        let sense_format = self.tasks.sense_format(task.lun);
+        let mut response = CommandResponse::new(&task, itt, outcome, layout, ttt, sense_format);
         match at {
             Some(at) => {
                 self.release(at, &task);

@@ -4,11 +4,14 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
-use scsi::{Lun, ScsiStatus, Sense};
+use scsi::{Lun, ObjectSense, ScsiStatus, Sense};
 
 use crate::{DataSegment, Itt, Ttt, pdu::Residual};
 
-use super::{event::TargetCommandOutcome, task::TargetTask};
+use super::{
+    event::TargetCommandOutcome,
+    task::{SenseFormat, TargetTask},
+};
 
 #[derive(Debug)]
 pub(super) struct CommandResponse {
@@ -16,6 +19,8 @@ pub(super) struct CommandResponse {
     pub(super) lun: Lun,
     pub(super) status: u8,
     pub(super) sense: Bytes,
+    /// The format that the sense data of this command must have.
+    sense_format: SenseFormat,
     pub(super) residual: Residual,
     pub(super) bidirectional_read_residual: Residual,
     /// The Data-In; empty if it was discarded, see `is_forgotten`.
@@ -81,9 +86,9 @@ impl CommandResponse {
         task: &TargetTask,
         itt: Itt,
         outcome: TargetCommandOutcome,
-        segment: u32,
-        burst: u32,
+        layout: DataInLayout,
         ttt: Ttt,
+        sense_format: SenseFormat,
     ) -> Self {
         let total: usize = outcome.data_in.iter().map(Bytes::len).sum();
         let (residual, bidirectional_read_residual) = residuals(task, total, &outcome);
@@ -93,7 +98,9 @@ impl CommandResponse {
             cut(&mut data, length as usize);
         }
         let sense = match outcome.sense {
-            Some(sense) if outcome.status == ScsiStatus::CheckCondition => sense.to_bytes().into(),
+            Some(sense) if outcome.status == ScsiStatus::CheckCondition => {
+                encode_sense(sense, outcome.object_sense.as_deref(), sense_format)
+            }
             _ => Bytes::new(),
         };
         let r2ts = if task.read && task.write { task.r2t_sn } else { 0 };
@@ -102,11 +109,12 @@ impl CommandResponse {
             lun: task.lun,
             status: outcome.status as u8,
             sense,
+            sense_format,
             residual,
             bidirectional_read_residual,
             data,
             length,
-            layout: DataInLayout { data_sn: r2ts, offset: 0, segment, burst },
+            layout: DataInLayout { data_sn: r2ts, ..layout },
             // A status other than GOOD, or residuals of both directions, need a PDU of their own.
             collapses: length > 0
                 && outcome.status == ScsiStatus::Good
@@ -170,7 +178,16 @@ impl CommandResponse {
         self.length = self.layout.offset;
         self.collapses = false;
         self.status = ScsiStatus::CheckCondition as u8;
-        self.sense = Sense::SNACK_REJECTED.to_bytes().into();
+        self.sense = encode_sense(Sense::SNACK_REJECTED, None, self.sense_format);
+    }
+}
+
+fn encode_sense(mut sense: Sense, object: Option<&ObjectSense>, format: SenseFormat) -> Bytes {
+    sense.descriptor_format |= format == SenseFormat::Descriptor;
+    match object {
+        // Only descriptor format has a place for the descriptors of objects.
+        Some(object) => object.encode(&sense).0.into(),
+        None => sense.to_bytes().into(),
     }
 }
 

@@ -72,6 +72,8 @@ pub(super) struct SessionTasks {
     /// The number of tasks that are not immediate and therefore use a place in the command window.
     pub(super) in_progress: u32,
     pub(super) immediate: u32,
+    /// The units whose tasks end with sense data in descriptor format only.
+    pub(super) descriptor_sense_units: Vec<Lun>,
 }
 
 impl SessionTasks {
@@ -83,6 +85,16 @@ impl SessionTasks {
             self.in_progress += 1;
         }
         self.by_tag.insert(itt, task);
+    }
+
+    /// Returns the format of the sense data that the session makes for a task of this unit.
+    pub(super) fn sense_format(&self, lun: Lun) -> SenseFormat {
+        let is_it = |unit: &Lun| is_same_unit(*unit, lun);
+        if self.descriptor_sense_units.iter().any(is_it) {
+            SenseFormat::Descriptor
+        } else {
+            SenseFormat::AsTheUnitWishes
+        }
     }
 
     /// Removes a task, which frees its place in the command window.
@@ -157,8 +169,16 @@ impl IncomingWrite {
     }
 }
 
-/// The state of the permission to request a write's data, which the driver gives
-/// (`Session::admit`).
+/// The format of the sense data about one unit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum SenseFormat {
+    /// The format that the sense data asks for: fixed, unless the unit has set descriptor format.
+    AsTheUnitWishes,
+    /// Descriptor format in any case.
+    Descriptor,
+}
+
+/// Whether the data of a write may be requested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum AdmissionState {
     /// The driver has not decided yet, or the write needs no R2T.
