@@ -8,8 +8,8 @@ pub struct StandardInquiry {
     /// PERIPHERAL QUALIFIER, 0 to 7. 0: a unit is accessible; 1: the LUN could have a unit, but has
     /// none; 3: the LUN cannot have a unit.
     pub qualifier: u8,
-    /// PERIPHERAL DEVICE TYPE, 0 to 31. 0: direct access block device; 31: unknown or no device
-    /// type.
+    /// PERIPHERAL DEVICE TYPE, 0 to 31. 0: direct access block device; 17: [`OBJECT_STORAGE`]; 31:
+    /// unknown or no device type.
     pub device_type: u8,
     /// RMB: the medium can be removed.
     pub removable: bool,
@@ -44,6 +44,10 @@ pub const SPC_4: u16 = 0x0460;
 pub const SPC_3: u16 = 0x0300;
 /// SBC-3, no version claimed.
 pub const SBC_3: u16 = 0x04c0;
+/// OSD-2, no version claimed.
+pub const OSD_2: u16 = 0x0440;
+/// PERIPHERAL DEVICE TYPE of an object storage device.
+pub const OBJECT_STORAGE: u8 = 0x11;
 
 impl StandardInquiry {
     /// Returns standard INQUIRY data for a LUN that has no unit: byte 0 is 7Fh (SPC-4, 6.6.2).
@@ -58,6 +62,14 @@ impl StandardInquiry {
     pub fn disk(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
         let version_descriptors = [SAM_5, ISCSI, SPC_4, SBC_3, 0, 0, 0, 0];
         Self { version_descriptors, ..Self::device(0, vendor, product, revision) }
+    }
+
+    /// Returns standard INQUIRY data of an iSCSI object storage device with command queueing that
+    /// follows OSD-2, SPC-4 and SAM-5.
+    #[must_use]
+    pub fn object_storage(vendor: [u8; 8], product: [u8; 16], revision: [u8; 4]) -> Self {
+        let version_descriptors = [SAM_5, ISCSI, SPC_4, OSD_2, 0, 0, 0, 0];
+        Self { version_descriptors, ..Self::device(OBJECT_STORAGE, vendor, product, revision) }
     }
 
     /// Returns standard INQUIRY data of an iSCSI device with command queueing that follows SPC-4
@@ -177,6 +189,15 @@ mod tests {
         assert_eq!(bytes[58..68], [0, 0xa0, 9, 0x60, 4, 0x60, 4, 0xc0, 0, 0]);
         let older = StandardInquiry::from_bytes(&bytes).unwrap().with_spc_3(true).to_bytes();
         assert_eq!((older[2], &older[62..64]), (5, &[3, 0][..]));
+    }
+
+    #[test]
+    fn an_object_storage_device_has_its_type_and_standard() {
+        let inquiry = StandardInquiry::object_storage(ascii("A"), ascii("B"), ascii("C"));
+        let bytes = inquiry.to_bytes();
+        assert_eq!(bytes[..8], [0x11, 0, 6, 0x12, 91, 0, 0, 2]);
+        assert_eq!(bytes[58..68], [0, 0xa0, 9, 0x60, 4, 0x60, 4, 0x40, 0, 0]);
+        assert_eq!(StandardInquiry::from_bytes(&bytes), Some(inquiry));
     }
 
     #[test]
