@@ -11,6 +11,7 @@ mod connections;
 mod login_limits;
 mod portal_groups;
 mod processor;
+mod object_unit;
 mod sessions;
 mod units;
 mod tls;

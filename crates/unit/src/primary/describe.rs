@@ -3,7 +3,7 @@
 use scsi::{
     OperationCodeEntry, PrimaryCommand, Reporting, Sense, TargetPortGroup, TaskFunctions,
     identifying_information, identifying_types,
-    inquiry::ascii,
+    inquiry::{OBJECT_STORAGE, ascii},
     supported_operation, supported_operations,
     vpd::{
         Association, Designator, DeviceIdentification, ScsiPorts, SupportedPages, TargetPort,
@@ -32,7 +32,9 @@ impl PrimaryUnit {
             PrimaryCommand::RequestSense { descriptor_format, allocation_length } => {
                 let sense = self.take_attention(nexus.number);
                 let sense = sense.or_else(|| device.condition()).unwrap_or(Sense::NO_SENSE);
-                let bytes = if descriptor_format {
+                // Object storage devices have no sense data in fixed format (OSD-2).
+                let is_object_storage = device.inquiry().device_type == OBJECT_STORAGE;
+                let bytes = if descriptor_format || is_object_storage {
                     sense.to_descriptor_bytes()
                 } else {
                     sense.to_fixed_bytes()
