@@ -420,9 +420,10 @@ pub const UNMOUNT_REMEDY: &str = "first unmount the volume at every host, since 
                                   file system that is still mounted would be damaged \
                                   (docs/guide/recover.md#before-an-older-state-is-served)";
 
-/// Returns the command that removes the record of `path` from the settings file `config`.
+/// Returns the command that removes the record of `path` from the settings file `config`. A command that loses data
+/// states that all hosts have unmounted the volume: the text around it must say so.
 pub fn forget_command(config: &Path, path: &Path, loses_data: bool) -> String {
-    let lose = if loses_data { " --lose-data" } else { "" };
+    let lose = if loses_data { " --lose-data --hosts-unmounted" } else { "" };
     let (path, config) = (lasting(path), lasting(config));
     format!("forebay forget {} --config {}{lose}", quoted(&path), quoted(&config))
 }

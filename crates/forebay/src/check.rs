@@ -438,7 +438,8 @@ async fn look_at_claim(
         Some(instance) => format!("the log {path} is another one, instance {instance}"),
         None => format!("the log {path} is missing or blank"),
     };
-    let drop = format!("at the node: `forebay claim drop {unit} --lose-dirty-data`");
+    let drop =
+        format!("at the node: `forebay claim drop {unit} --lose-dirty-data --hosts-unmounted`");
     let claimed = format!("{} is claimed for log {log} (generation {generation})", remote.url);
     Some(match *owner == us.initiator_name.0 {
         true => Failure::new(format!("{claimed} of this gateway ({owner}), but {here}"))

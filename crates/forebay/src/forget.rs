@@ -46,7 +46,7 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
             ))
             .remedy(format!(
                 "mount its disk or put the file back; if it is permanently lost, {UNMOUNT_REMEDY}; \
-                 then `{command} --hosts-unmounted`"
+                 then `{command}`"
             )));
         }
         if !args.hosts_unmounted {

@@ -38,7 +38,9 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     }
     if bytes > 0 && !args.hosts_unmounted {
         let config = config.display();
-        let command = format!("forebay gateway give-up {unit} --config {config} --lose-dirty-data");
+        let command = format!(
+            "forebay gateway give-up {unit} --config {config} --lose-dirty-data --hosts-unmounted"
+        );
         return Err(stack::hosts_may_be_mounted(unit, &command));
     }
     if bytes > 0 {

@@ -50,7 +50,7 @@ impl Node {
             return Err(would_lose(name, &claim));
         }
         if claim.dirty && !hosts_unmounted {
-            let command = format!("forebay claim drop {name} --lose-dirty-data");
+            let command = format!("forebay claim drop {name} --lose-dirty-data --hosts-unmounted");
             return Err(stack::hosts_may_be_mounted(name, &command));
         }
         unit.drop_claim().await.map_err(|error| not_dropped(name, &error))?;

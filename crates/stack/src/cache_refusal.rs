@@ -173,7 +173,7 @@ fn copy_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
         CacheOpenError::Behind { .. } => older_log(
             settings,
             "if the far volume is at a Forebay node, end the claim there (`forebay claim drop TARGET/LUN \
-             --lose-dirty-data`), ",
+             --lose-dirty-data --hosts-unmounted`), ",
         ),
         _ => "give the user of this process read and write access to that file, or restore it; or, if log and \
               NVRAM were not restored from a copy, delete it"
@@ -211,14 +211,14 @@ fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
         return format!(
             "the log of this gateway that has the claim is missing, or another gateway has the same \
              `initiator_name`: put that log back under {path}; if it is lost, {UNMOUNT_REMEDY}; then, at the \
-             node, `forebay claim drop TARGET/LUN --lose-dirty-data`"
+             node, `forebay claim drop TARGET/LUN --lose-dirty-data --hosts-unmounted`"
         );
     }
     if reason.contains(initiator::DATA_ELSEWHERE) {
         return format!(
             "let that gateway drain (`forebay gateway drain`) and stop, or bring its log here and adopt it \
              (docs/guide/move.md); if that log is lost, {UNMOUNT_REMEDY}; then, at the node, \
-             `forebay claim drop TARGET/LUN --lose-dirty-data`"
+             `forebay claim drop TARGET/LUN --lose-dirty-data --hosts-unmounted`"
         );
     }
     if reason.contains(initiator::COPY_IN_USE) {
@@ -229,7 +229,7 @@ fn claim_remedy(settings: &config::CacheLayerSettings, reason: &str) -> String {
     if reason.contains(Claim::OLDER_LOG) {
         return older_log(
             settings,
-            "end the claim at the node (`forebay claim drop TARGET/LUN --lose-dirty-data` there), ",
+            "end the claim at the node (`forebay claim drop TARGET/LUN --lose-dirty-data --hosts-unmounted` there), ",
         );
     }
     if reason.contains(initiator::NODE_IS_OLDER) {
@@ -338,7 +338,10 @@ mod tests {
         let reason = format!("{} iqn.a:b, in log 12, generation 3", initiator::DATA_ELSEWHERE);
         let failure = refusal(&cache, &CacheOpenError::Claim(reason.into()));
         let remedy = failure.remedy.expect("there is one");
-        assert!(remedy.contains("`forebay claim drop TARGET/LUN --lose-dirty-data`"), "{remedy}");
+        assert!(
+            remedy.contains("`forebay claim drop TARGET/LUN --lose-dirty-data --hosts-unmounted`"),
+            "{remedy}"
+        );
         assert!(!remedy.contains("adopt this log"), "{remedy}");
     }
 

@@ -12,7 +12,6 @@ pub fn hosts_may_be_mounted(what: impl fmt::Display, command: &str) -> Failure {
          to the older content and damages its file system"
     ))
     .remedy(format!(
-        "unmount the volume at every host and log out there (`umount`, `iscsiadm --logout`), then `{command} \
-         --hosts-unmounted`"
+        "unmount the volume at every host and log out there (`umount FOLDER`, `iscsiadm --logout`), then `{command}`"
     ))
 }

@@ -317,9 +317,8 @@ impl PairMember {
         with_partner: bool,
     ) -> Result<Active, Arc<str>> {
         let here = self.half.take().await;
-        // From here on, calls of the partner to the local leg fail, and the partner cannot extend the time in
-        // which it answers reads ([`Cache::renew`]). That time is over if the partner stands by now, or has not
-        // used this leg for `dead_after`.
+        // From here on, calls of the partner to the local leg fail, and the partner cannot extend the time in which it
+        // answers reads ([`Cache::renew`]). That time is over if it stands by, or has not used this leg for `dead_after`.
         let sent = Instant::now();
         let theirs = if with_partner { self.fresh(watch).await.ok() } else { None };
         if theirs.is_none() && !self.is_partner_silent(watch) {
@@ -406,8 +405,7 @@ impl PairMember {
         }
     }
 
-    /// Keeps the reason why an action failed, for the status. Returns the reason if an event must report it: an action
-    /// that fails again for the same reason gets no further event.
+    /// Keeps the reason of a failure for the status. Returns it if it differs from the last one, for an event.
     fn note_reason(&self, done: Result<(), Arc<str>>) -> Option<Arc<str>> {
         let reason = done.err();
         let former = std::mem::replace(&mut self.known.lock().reason, reason.clone());
@@ -431,8 +429,7 @@ impl PairMember {
         }
         active.cache.abandon("the partner of this gateway serves the unit");
         if at_rest && active.mirror.alone().is_some() {
-            // The partner's leg was lost while the cache was being stopped. The leg lacks writes, so the
-            // partner cannot serve.
+            // The partner's leg, lost while the cache was being stopped, lacks writes.
             tracing::warn!(
                 remedy = HANDOVER_REMEDY,
                 "the partner's leg of the log lacks writes, so the unit is not handed over"

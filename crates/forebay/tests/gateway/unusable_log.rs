@@ -261,7 +261,7 @@ async fn the_claim_of_a_missing_log_is_reported_as_our_own() {
     let checked = String::from_utf8_lossy(&check.stdout).into_owned();
     assert_eq!(check.status.code(), Some(1), "{checked}");
     assert!(checked.contains("of this gateway") && checked.contains("is missing"), "{checked}");
-    let drop_it = format!("forebay claim drop {NODE}/0 --lose-dirty-data");
+    let drop_it = format!("forebay claim drop {NODE}/0 --lose-dirty-data --hosts-unmounted");
     assert!(checked.contains(&drop_it), "{checked}");
     let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
     assert!(told.contains("(this gateway itself)") && !told.contains("adopt"), "{told}");

@@ -386,7 +386,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         let texts = if is_own { vec![&checked, &told] } else { vec![&told] };
         // The message must contain the whole command, so that it can be pasted.
         let forget = format!(
-            "`forebay forget {} --config {} --lose-data`",
+            "`forebay forget {} --config {} --lose-data --hosts-unmounted`",
             files[0].display(),
             place.path("gateway.toml").display()
         );

@@ -322,7 +322,7 @@ mod tests {
         let records = records(Path::new("/etc/my nodes"));
         assert_eq!(
             records.forget_command(Path::new("/srv/a b.img"), true),
-            "forebay forget '/srv/a b.img' --config '/etc/my nodes/node.toml' --lose-data"
+            "forebay forget '/srv/a b.img' --config '/etc/my nodes/node.toml' --lose-data --hosts-unmounted"
         );
         assert!(records.forget_command(Path::new("/srv/v.img"), false).contains(" /srv/v.img "));
     }

@@ -224,7 +224,7 @@ impl LogRecords {
             false => format!(
                 "mount its disk or put the log back, and {}; to discard its content and start with a new one, \
                  {UNMOUNT_REMEDY}; then `{forget}`, and if the node has a claim of that log, there \
-                 `forebay claim drop TARGET/LUN --lose-dirty-data`",
+                 `forebay claim drop TARGET/LUN --lose-dirty-data --hosts-unmounted`",
                 self.recorder.again()
             ),
         };
