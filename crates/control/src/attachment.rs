@@ -11,7 +11,9 @@ pub struct AttachedVolumeStatus {
     pub device: PathBuf,
     /// The volume as the command line named it.
     pub volume: String,
+    /// Size of the volume in bytes.
     pub bytes: u64,
+    /// Size of a block in bytes.
     pub block_size: u32,
     /// True if writes are refused.
     pub read_only: bool,

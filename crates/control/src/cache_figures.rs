@@ -11,7 +11,8 @@ use crate::time_figures::ResponseTimes;
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheFigures {
-    /// Claim on the far volume; for a common cache, the claim on all of its volumes.
+    /// Claim on the far volume: `none`, `waiting`, `held`, `reserved`, or `fenced: ` and the reason. For a common cache,
+    /// the claim on all of its volumes.
     pub claim: CacheClaim,
     /// Data that the far volume lacks.
     #[serde(flatten)]
@@ -29,10 +30,10 @@ pub struct CacheFigures {
     pub lower: LowerVolumeFigures,
     #[serde(flatten)]
     pub log: CacheLogFigures,
-    /// Mirror of the log; `None` for a log without a mirror.
+    /// The mirror of the log, with two legs; `None` for a log without a mirror.
     #[serde(flatten)]
     pub mirror: Option<LogMirrorFigures>,
-    /// `None` for a cache without a read tier.
+    /// The read tier; `None` for a cache without one.
     #[serde(flatten)]
     pub tier: Option<ReadTierFigures>,
     #[serde(flatten)]
@@ -117,9 +118,10 @@ impl fmt::Display for CacheClaim {
 /// Acknowledged data that the far volume lacks.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct DirtyDataFigures {
-    /// Bytes that are in the log and not yet stable on the far volume.
+    /// Bytes that are in the log and not yet stable on the far volume (at a node: in the file).
     pub dirty_bytes: u64,
-    /// Upper bound of the age of the oldest dirty byte, in milliseconds.
+    /// Upper bound of the age of the oldest dirty byte, in milliseconds. The log does not record when a block was
+    /// written, so the age begins again at 0 at each start.
     pub oldest_dirty_ms: u64,
     /// Slots of 4 KiB that wait for the log disk.
     pub pending_slots: u64,
@@ -136,11 +138,17 @@ pub struct DirtyDataFigures {
 /// Calls from the hosts, and where they were answered.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheRequestFigures {
+    /// Reads by hosts.
     pub reads: u64,
+    /// Bytes that hosts have read.
     pub read_bytes: u64,
+    /// Writes by hosts.
     pub writes: u64,
+    /// Bytes that hosts have written.
     pub written_bytes: u64,
+    /// Flushes by hosts (SYNCHRONIZE CACHE).
     pub flushes: u64,
+    /// Discards by hosts (UNMAP).
     pub discards: u64,
     /// Reads answered from memory with blocks that were not in the log yet (STICS: from the NVRAM buffer).
     pub reads_nvram: u64,
@@ -173,6 +181,7 @@ pub struct CacheHitFigures {
     pub misses: u64,
     /// Bytes fetched from the far volume, including read-ahead.
     pub fetched_bytes: u64,
+    /// Bytes that were read ahead of the hosts.
     pub read_ahead_bytes: u64,
     /// Slots that were read ahead and then read by a host.
     pub read_ahead_used_slots: u64,
@@ -225,7 +234,7 @@ pub struct FarLinkFigures {
     pub far_read_rate: u64,
     /// Shortest response time of a read of the far volume, in microseconds.
     pub far_read_trip_us: u64,
-    /// Bytes of sequential reads that may be in flight.
+    /// Bytes of sequential reads that may be in flight; other reads have no such limit.
     pub far_read_window_bytes: u64,
     /// Bytes of all reads in flight.
     pub far_read_under_way_bytes: u64,
@@ -240,13 +249,13 @@ pub struct FarLinkFigures {
 pub struct LowerVolumeFigures {
     /// Failed calls to the far volume.
     pub lower_errors: u64,
-    /// Present error of the far volume; `None` if its calls succeed.
+    /// Present error of the far volume, or `no answer` after 1.5 s without one; `None` if its calls succeed.
     pub lower_error: Option<String>,
     /// Local time since which every call has failed with a temporary error or has not been answered; `None` if calls
     /// are answered.
     pub lower_away_since: Option<String>,
-    /// Local time since which the far volume has refused destage with a lasting error, such as no space; `None` if it
-    /// accepts destage.
+    /// Local time since which the far volume has refused destage with a lasting error, such as no space; `None` after
+    /// the next complete round.
     pub lower_refuses_since: Option<String>,
     /// Writes that bypassed the log because it was full or had failed, or because the cache writes through.
     pub bypassed: u64,
@@ -262,6 +271,7 @@ pub struct CacheLogFigures {
     /// Seconds until the log is full at the rate of the last ten minutes, or at that of the last minute if this fills
     /// it within ten minutes; `None` if the log does not fill up, or is full already.
     pub log_lasts_s: Option<u64>,
+    /// Bytes of the log that are in use.
     pub log_used_bytes: u64,
     /// Size of the log in bytes.
     pub log_bytes: u64,
@@ -314,11 +324,12 @@ pub struct ReadTierFigures {
 pub struct EpochFigures {
     /// Consistency that the far volume has on its own, if this cache is lost, such as "epochs, atomic".
     pub order: String,
-    /// Destage rounds that were too large for one epoch of the node and were sent in several.
+    /// Destage rounds that were too large for one epoch of the node and were sent in several. Between these, the far
+    /// volume does not hold a consistent prefix.
     pub split_rounds: u64,
-    /// Epochs that did not fit into the log and were ended before their flush.
+    /// With `report = "at-flush"`: epochs that did not fit into the log and were ended before their flush.
     pub split_epochs: u64,
-    /// Writes refused because the log has no space for more data between two flushes.
+    /// With `report = "at-flush"`: writes refused because the log has no space for more data between two flushes.
     pub refused_epochs: u64,
     /// Number of times that a gateway's unflushed writes were rolled back, because its claim was replaced or because it
     /// requested this.
@@ -360,9 +371,13 @@ pub struct SharingFigures {
 /// Response times of the cache to hosts, and of the far volume to the cache.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct CacheTimeFigures {
+    /// Reads by hosts.
     pub time_read: ResponseTimes,
+    /// Writes by hosts.
     pub time_write: ResponseTimes,
+    /// Flushes by hosts.
     pub time_flush: ResponseTimes,
+    /// Discards by hosts.
     pub time_discard: ResponseTimes,
     /// Reads of the far volume.
     pub time_lower_read: ResponseTimes,

@@ -42,14 +42,17 @@ impl ProcessCounters {
 /// The counters of a process that serves initiators.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ServingCounters {
+    /// Connections and logins.
     #[serde(flatten)]
     pub logins: LoginCounters,
+    /// Commands, PDUs and bytes.
     #[serde(flatten)]
     pub traffic: ServedTraffic,
-    /// Response times of commands. Only a sample of the commands is timed; each timed one counts for several.
+    /// Response times of commands at their units.
     #[serde(flatten)]
     pub times: CommandTimeFigures,
-    /// Events that were discarded because the reader of stderr was too slow.
+    /// Events that were discarded because the reader of stderr was too slow. 1 MiB is kept for the reader; serving never
+    /// waits for it.
     pub events_dropped: u64,
     /// Counters that this version of the program does not know, from a newer process.
     #[serde(flatten)]
@@ -68,17 +71,22 @@ pub struct LoginCounters {
     pub refused_connections: u64,
     /// Connections without a login that were closed to make room for others.
     pub displaced_connections: u64,
+    /// Logins that were refused or broken off.
     pub failed_logins: u64,
+    /// Sessions opened.
     pub opened_sessions: u64,
 }
 
 /// Commands, PDUs and bytes.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ServedTraffic {
+    /// SCSI commands.
     pub commands: u64,
     /// SCSI commands by name.
     pub commands_by_kind: CommandCounts,
+    /// PDUs received.
     pub pdus_in: u64,
+    /// PDUs sent.
     pub pdus_out: u64,
     /// PDUs received, by length.
     pub pdus_in_by_size: PduLengths,
@@ -103,6 +111,8 @@ pub struct CommandTimeFigures {
     pub time_read: ResponseTimes,
     /// WRITE commands of any form.
     pub time_write: ResponseTimes,
+    /// SYNCHRONIZE CACHE commands.
     pub time_flush: ResponseTimes,
+    /// All other commands.
     pub time_other: ResponseTimes,
 }

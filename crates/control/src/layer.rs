@@ -13,7 +13,7 @@ pub struct LayerStatus {
     pub layer: String,
     /// Path, URL or name of the storage that the layer uses.
     pub on: String,
-    /// Counters and present values of the layer.
+    /// Counters and present values of the layer; empty for a layer without figures.
     #[serde(serialize_with = "in_order_of_names")]
     pub figures: LayerFigures,
 }
@@ -89,7 +89,7 @@ impl From<UntypedLayer> for LayerStatus {
 /// Figures of a file or a block device.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FileFigures {
-    /// Calls that failed for lack of space, since the start.
+    /// Calls that failed for lack of space, since the start. Hosts get sense data 7/27/07.
     pub refused_no_space: u64,
     /// Bytes that the file occupies in its file system; `None` for a block device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,12 +105,19 @@ pub struct FileFigures {
 /// Calls that passed an `observe` layer since the start.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ObserveFigures {
+    /// Reads.
     pub reads: u64,
+    /// Writes.
     pub writes: u64,
+    /// Flushes.
     pub flushes: u64,
+    /// Discards.
     pub discards: u64,
+    /// Bytes read.
     pub read_bytes: u64,
+    /// Bytes written.
     pub written_bytes: u64,
+    /// Bytes discarded.
     pub discarded_bytes: u64,
     /// Failed calls, except those refused with BUSY.
     pub errors: u64,

@@ -19,7 +19,7 @@ pub struct RemoteFigures {
     pub traffic: FarTrafficFigures,
     #[serde(flatten)]
     pub recovery: FarRecoveryFigures,
-    /// Ensemble of the connections; `None` unless they share a congestion window.
+    /// The ensemble: connections that share one congestion window, or one model of the path; `None` for other sessions.
     #[serde(flatten)]
     pub ensemble: Option<FarEnsembleFigures>,
     /// Figures that this version of the program does not know, from a newer process.
@@ -30,6 +30,7 @@ pub struct RemoteFigures {
 /// The session with the far target.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarSessionFigures {
+    /// State of the session. `forebay status` says `silent` for `up` without answers.
     pub link: FarLinkState,
     /// IP address and port of the present portal, or of the last one; `None` before the first login.
     pub portal: Option<String>,
@@ -83,9 +84,11 @@ pub struct FarCallFigures {
 /// PDUs and bytes exchanged with the far target.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarTrafficFigures {
+    /// PDUs sent.
     pub pdus_out: u64,
+    /// PDUs received.
     pub pdus_in: u64,
-    /// SCSI commands answered, by name.
+    /// SCSI commands answered, by name; commands of logins do not count.
     pub commands_by_kind: CommandCounts,
     /// PDUs sent, by length.
     pub pdus_out_by_size: PduLengths,
@@ -104,6 +107,7 @@ pub struct FarTrafficFigures {
 /// Failures of connections, and recovery from them (ErrorRecoveryLevel, RFC 7143, 7.1.5).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct FarRecoveryFigures {
+    /// Connections that have failed.
     pub connections_lost: u64,
     /// Connections made in place of a failed one, within the session or with a new session.
     pub reconnects: u64,

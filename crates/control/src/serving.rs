@@ -18,6 +18,7 @@ use crate::{
 /// The status of a process at one moment.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct ServingStatus {
+    /// Version of `forebay`.
     pub version: String,
     /// Global location number of this node; `None` without a naming service.
     #[serde(default)]
@@ -25,7 +26,9 @@ pub struct ServingStatus {
     /// Problems of the naming service that an operator has to correct.
     #[serde(default)]
     pub naming_troubles: Vec<NamingProblem>,
+    /// Process id.
     pub pid: u32,
+    /// Stage of the process.
     pub state: ServingPhase,
     /// Seconds since the start of the process.
     pub uptime_seconds: u64,
@@ -36,6 +39,7 @@ pub struct ServingStatus {
     /// Block device of `forebay attach`; `None` for other processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached: Option<AttachedVolumeStatus>,
+    /// Sessions of initiators, discovery sessions included.
     pub sessions: Vec<SessionStatus>,
     /// Counters of the iSCSI side, since the start of the process.
     #[serde(serialize_with = "in_order_of_names")]
@@ -84,6 +88,7 @@ pub struct PortalStatus {
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct TargetStatus {
+    /// iSCSI name of the target.
     pub name: String,
     /// Address to which logins are redirected.
     pub redirect: Option<String>,
@@ -98,6 +103,7 @@ pub struct TargetStatus {
     /// State of the pair that serves the unit; `None` without a pair.
     #[serde(default)]
     pub pair: Option<PairStatus>,
+    /// Units that are served.
     pub units: Vec<UnitStatus>,
     /// Units of the settings that are not served because their storage was refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -107,6 +113,7 @@ pub struct TargetStatus {
 /// A unit that is not served.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RefusedStatus {
+    /// Number of the unit.
     pub lun: u16,
     /// Reason why the unit is not served.
     pub message: String,
@@ -143,7 +150,9 @@ pub struct PairNvram {
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct UnitStatus {
+    /// Number of the unit.
     pub lun: u16,
+    /// Serial number by which hosts recognize the unit.
     pub serial: String,
     /// Size of the volume in bytes.
     pub bytes: u64,

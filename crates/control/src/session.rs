@@ -34,6 +34,7 @@ pub struct SessionStatus {
 /// An ensemble: connections that share one congestion window, or one model of the path.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct EnsembleStatus {
+    /// Number of connections.
     pub members: u32,
     /// Congestion window that all connections share, in segments; with a model of the path, the number of segments that
     /// all of them may have in flight.
@@ -50,6 +51,7 @@ pub struct EnsembleStatus {
     pub late_cuts: u64,
     /// Reductions that were reverted.
     pub undone_cuts: u64,
+    /// Number of retransmission timeouts.
     pub timeouts: u64,
     /// Model of the path; `None` unless the connections share one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +62,7 @@ pub struct EnsembleStatus {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct PathStatus {
     /// Delivery rate of the ensemble: the best of the last ten round trips, counted in full segments without their
-    /// headers. `None` if none of these gave a rate.
+    /// headers; `None` if none of these gave a rate.
     pub delivery_bits_per_second: Option<u64>,
     /// Shortest round trip time in microseconds; `None` before the first measurement.
     pub least_rtt_us: Option<u64>,
@@ -90,7 +92,9 @@ pub struct ConnectionStatus {
     pub address: String,
     /// IP address and port at the target.
     pub portal: String,
+    /// PDUs received.
     pub pdus_in: u64,
+    /// PDUs sent.
     pub pdus_out: u64,
     /// Bytes that the initiator wrote.
     pub data_out_bytes: u64,
@@ -104,6 +108,7 @@ pub struct ConnectionStatus {
 /// Traffic of a compressed connection.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CompressionStatus {
+    /// Name of the method: `lz4` or `zstd`.
     pub method: String,
     /// Bytes of PDUs received.
     pub in_bytes: u64,
