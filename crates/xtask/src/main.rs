@@ -8,6 +8,8 @@ mod check;
 mod message_scan;
 mod message_page;
 mod message_rules;
+mod doc_comment;
+mod figure_tables;
 mod reference;
 mod packages;
 mod powercut;
@@ -50,8 +52,9 @@ enum XtaskCommand {
         #[arg(long, value_name = "WORD")]
         filter: Option<String>,
     },
-    /// Write `forebay.example.toml` and the tables of keys in `docs/configuration.md`. They are
-    /// generated from the doc comments of the settings; a test fails if they are out of date.
+    /// Write `forebay.example.toml`, `docs/reference/messages.md` and the generated parts of other
+    /// pages: tables of keys and of figures. They come from the source and its doc comments; a test
+    /// fails if they are out of date.
     Reference,
     /// Run everything: the checks, the tests of every crate, the program against foreign tools
     /// (libiscsi, QEMU, tgt; as root on Debian their packages are installed) and `kill -9` rounds.

@@ -12,7 +12,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::{check, message_page};
+use crate::doc_comment::{doc, with_part};
+use crate::{check, figure_tables, message_page};
 
 /// The path of the skeleton: the example without the comments of its keys.
 const SKELETON: &str = "crates/config/example.in.toml";
@@ -37,14 +38,21 @@ pub fn write() -> Result<()> {
 }
 
 /// Returns the generated files: the path and the content of each.
-fn made() -> Result<[(&'static str, String); 3]> {
+fn made() -> Result<[(&'static str, String); 4]> {
     let root = check::root();
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
     let skeleton = read(SKELETON)?;
     let docs = docs_in(&root.join("crates/config/src"))?;
     let page = page(&docs, &skeleton, &read(PAGE)?)?;
     let messages = message_page::page(&root)?;
-    Ok([(EXAMPLE, example(&docs, &skeleton)?), (PAGE, page), (message_page::PAGE, messages)])
+    let figures = figure_tables::tables(&root)?;
+    let figures = with_part(&read(figure_tables::PAGE)?, figure_tables::PART, &figures)?;
+    Ok([
+        (EXAMPLE, example(&docs, &skeleton)?),
+        (PAGE, page),
+        (message_page::PAGE, messages),
+        (figure_tables::PAGE, figures),
+    ])
 }
 
 /// Reads the doc comments of all structs below a folder.
@@ -83,19 +91,6 @@ fn is_skipped(field: &syn::Field) -> bool {
         syn::Meta::List(list) => list.path.is_ident("serde") && list.tokens.to_string() == "skip",
         _ => false,
     })
-}
-
-/// Returns the text of a doc comment without line breaks.
-fn doc(attributes: &[syn::Attribute]) -> String {
-    let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
-        syn::Meta::NameValue(meta) if meta.path.is_ident("doc") => match &meta.value {
-            syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
-            _ => None,
-        },
-        _ => None,
-    });
-    let lines: Vec<String> = lines.map(|line| line.trim().to_owned()).collect();
-    lines.join(" ")
 }
 
 /// The kind of a line of the skeleton.
