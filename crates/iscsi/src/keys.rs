@@ -206,11 +206,6 @@ impl Default for Parameters {
     }
 }
 
-/// Returns the names of all negotiated keys on the wire, without those of CHAP.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    table::names()
-}
-
 /// An error in received text or in its negotiation, which ends a login.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyError {

@@ -22,6 +22,10 @@ pub fn items_in(folder: &Path) -> Result<Vec<syn::Item>> {
 
 /// Returns the text of a doc comment without line breaks.
 pub fn doc(attributes: &[syn::Attribute]) -> String {
+    lines(attributes).join(" ")
+}
+
+fn lines(attributes: &[syn::Attribute]) -> Vec<String> {
     let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         syn::Meta::NameValue(meta) if meta.path.is_ident("doc") => match &meta.value {
             syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
@@ -29,8 +33,14 @@ pub fn doc(attributes: &[syn::Attribute]) -> String {
         },
         _ => None,
     });
-    let lines: Vec<String> = lines.map(|line| line.trim().to_owned()).collect();
-    lines.join(" ")
+    lines.map(|line| line.trim().to_owned()).collect()
+}
+
+/// Returns the first paragraph of a doc comment without line breaks. The page has this one; others are for the code.
+pub fn first_paragraph(attributes: &[syn::Attribute]) -> String {
+    let lines = lines(attributes);
+    let first = lines.iter().take_while(|line| !line.is_empty());
+    first.map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns `page` with `text` as its part `title`: what is between the lines `<!-- title: written by ... -->` and

@@ -10,6 +10,7 @@ mod message_page;
 mod message_rules;
 mod doc_comment;
 mod figure_tables;
+mod protocol_tables;
 mod reference;
 mod packages;
 mod powercut;
@@ -53,7 +54,7 @@ enum XtaskCommand {
         filter: Option<String>,
     },
     /// Write `forebay.example.toml`, `docs/reference/messages.md` and the generated parts of other
-    /// pages: tables of keys and of figures. They come from the source and its doc comments; a test
+    /// pages: tables of keys, of figures and of protocols. They come from the source and its doc comments; a test
     /// fails if they are out of date.
     Reference,
     /// Run everything: the checks, the tests of every crate, the program against foreign tools

@@ -13,7 +13,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::doc_comment::{doc, with_part};
-use crate::{check, figure_tables, message_page};
+use crate::{check, figure_tables, message_page, protocol_tables};
 
 /// The path of the skeleton: the example without the comments of its keys.
 const SKELETON: &str = "crates/config/example.in.toml";
@@ -38,7 +38,7 @@ pub fn write() -> Result<()> {
 }
 
 /// Returns the generated files: the path and the content of each.
-fn made() -> Result<[(&'static str, String); 4]> {
+fn made() -> Result<[(&'static str, String); 5]> {
     let root = check::root();
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
     let skeleton = read(SKELETON)?;
@@ -47,11 +47,13 @@ fn made() -> Result<[(&'static str, String); 4]> {
     let messages = message_page::page(&root)?;
     let figures = figure_tables::tables(&root)?;
     let figures = with_part(&read(figure_tables::PAGE)?, figure_tables::PART, &figures)?;
+    let protocols = protocol_tables::page(&root, &read(protocol_tables::PAGE)?)?;
     Ok([
         (EXAMPLE, example(&docs, &skeleton)?),
         (PAGE, page),
         (message_page::PAGE, messages),
         (figure_tables::PAGE, figures),
+        (protocol_tables::PAGE, protocols),
     ])
 }
 

@@ -1,0 +1,129 @@
+//! Makes the tables of `docs/protocols.md` that list what the code has.
+//!
+//! - text keys: the table of crate `iscsi`, with the doc comment of each key.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use syn::{Expr, Item};
+
+use crate::doc_comment::{first_paragraph, items_in, with_part};
+
+/// The path of the page.
+pub const PAGE: &str = "docs/protocols.md";
+
+/// Returns the page with new tables.
+pub fn page(root: &Path, page: &str) -> Result<String> {
+    let iscsi = items_in(&root.join("crates/iscsi/src"))?;
+    with_part(page, "Table of text keys", &text_keys(&iscsi).context("text keys")?)
+}
+
+/// Returns the table of text keys: `TABLE` of the items has a row `row(TextKey::..., "name", stages, kind)` or
+/// `normal(TextKey::..., "name", kind)` for each key.
+fn text_keys(items: &[Item]) -> Result<String> {
+    let keys = variants(items, "TextKey")?;
+    let constants = constants(items);
+    let Some(Expr::Array(rows)) = constants.get("TABLE") else { bail!("TABLE is no array") };
+    let mut table = "\n| key | result | our ends |\n|---|---|---|\n".to_owned();
+    for row in &rows.elems {
+        let Expr::Call(row) = row else { bail!("a row of TABLE is no call") };
+        let (key, kind) = row.args.first().zip(row.args.last()).context("an empty row")?;
+        let name = row.args.iter().find_map(text).context("a row without a name")?;
+        let key = last_name(key).context("a row without a key")?;
+        let about = keys.get(&key).with_context(|| format!("there is no key {key}"))?;
+        ensure!(!about.is_empty(), "the key {name} has no doc comment");
+        let mut result = negotiated(kind, &constants).with_context(|| name.clone())?;
+        if last_name(&row.func).is_some_and(|function| function == "normal") {
+            result += "; not for discovery";
+        }
+        table += &format!("| {name} | {result} | {about} |\n");
+    }
+    Ok(table + "\n")
+}
+
+/// Returns how a key with this `KeyKind` is negotiated.
+fn negotiated(kind: &Expr, constants: &BTreeMap<String, &Expr>) -> Result<String> {
+    let name = last_name(kind).context("a row without a kind")?;
+    if let Some(constant) = constants.get(&name) {
+        return negotiated(constant, constants);
+    }
+    let value = match kind {
+        Expr::Call(call) => call.args.first(),
+        _ => None,
+    };
+    Ok(match (name.as_str(), value) {
+        ("Declared", Some(by)) => {
+            let by = last_name(by).context("a role")?.to_lowercase();
+            format!("declared by the {by}")
+        }
+        ("DeclaredByBoth", _) => "declared by each".to_owned(),
+        ("List", _) => "first that both support".to_owned(),
+        ("Or", _) => "Yes if one says Yes".to_owned(),
+        ("And", _) => "Yes if both say Yes".to_owned(),
+        ("Minimum", _) => "smaller".to_owned(),
+        ("Maximum", _) => "larger".to_owned(),
+        ("Obsolete", Some(answer)) => {
+            format!("obsolete: answered {}", text(answer).context("an answer")?)
+        }
+        _ => bail!("the page has no words for the kind {name}"),
+    })
+}
+
+/// Returns the variants of an enum with their doc comments.
+fn variants(items: &[Item], name: &str) -> Result<BTreeMap<String, String>> {
+    let found = items.iter().find_map(|item| match item {
+        Item::Enum(item) if item.ident == name => Some(item),
+        _ => None,
+    });
+    let variants = found.with_context(|| format!("there is no enum {name}"))?.variants.iter();
+    Ok(variants.map(|v| (v.ident.to_string(), first_paragraph(&v.attrs))).collect())
+}
+
+/// Returns the constants by their names.
+fn constants(items: &[Item]) -> BTreeMap<String, &Expr> {
+    let constants = items.iter().filter_map(|item| match item {
+        Item::Const(item) => Some((item.ident.to_string(), &*item.expr)),
+        _ => None,
+    });
+    constants.collect()
+}
+
+/// Returns the last name of a path, or of the function in a call.
+fn last_name(expression: &Expr) -> Option<String> {
+    match expression {
+        Expr::Path(path) => Some(path.path.segments.last()?.ident.to_string()),
+        Expr::Call(call) => last_name(&call.func),
+        _ => None,
+    }
+}
+
+/// Returns the text of a string.
+fn text(expression: &Expr) -> Option<String> {
+    match expression {
+        Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_key_has_its_rule_and_its_comment() {
+        let source = "enum TextKey { /** Up to 4. */ MaxConnections, /** Sent once. */ TargetAlias } \
+            const BY_TARGET: KeyKind = KeyKind::Declared(IscsiRole::Target); \
+            const TABLE: [Row; 2] = [ \
+                normal(TextKey::MaxConnections, \"MaxConnections\", KeyKind::Minimum(1, 2)), \
+                row(TextKey::TargetAlias, \"TargetAlias\", ANY, BY_TARGET)];";
+        let items = syn::parse_file(source).unwrap().items;
+        let table = text_keys(&items).unwrap();
+        let expected = "| MaxConnections | smaller; not for discovery | Up to 4. |\n\
+            | TargetAlias | declared by the target | Sent once. |\n";
+        assert!(table.contains(expected), "{table}");
+        let items = syn::parse_file(&source.replace("/** Up to 4. */", "")).unwrap().items;
+        let error = text_keys(&items).unwrap_err().to_string();
+        assert_eq!(error, "the key MaxConnections has no doc comment");
+    }
+}
