@@ -8,47 +8,58 @@ use crate::{
 
 /// A command of SBC-3, or WRITE ATOMIC of SBC-4: the fields of its CDB, without its data.
 ///
+/// The first paragraph of each variant is its row in `docs/protocols.md`: the operation codes in
+/// hexadecimal, with service actions, then the name and what our units do.
+///
 /// A field that has several sizes in the standards has the largest of them here.
 /// [`BlockCommand::encode`] never truncates a value; it panics if the form of the CDB cannot hold
 /// it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BlockCommand {
-    /// READ (6), (10), (12), (16) (SBC-3, 5.7).
+    /// 08, 28, A8, 88: READ (6), (10), (12), (16) (SBC-3, 5.7). FUA flushes the volume first; DPO
+    /// has no effect.
     Read(BlockTransfer),
-    /// WRITE (6), (10), (12), (16) (SBC-3, 5.33).
+    /// 0A, 2A, AA, 8A: WRITE (6), (10), (12), (16) (SBC-3, 5.33).
     Write(BlockTransfer),
-    /// WRITE AND VERIFY (10), (12), (16) (SBC-3, 5.38). `fua` is false, since the command always
-    /// writes to stable storage.
+    /// 2E, AE, 8E: WRITE AND VERIFY (10), (12), (16) (SBC-3, 5.38). Always stable; BYTCHK 0 and 1.
+    ///
+    /// `fua` is false, since the command always writes to stable storage.
     WriteAndVerify {
         transfer: BlockTransfer,
         /// BYTCHK: what is compared after the write.
         byte_check: ByteCheck,
     },
-    /// VERIFY (10), (12), (16) (SBC-3, 5.29). `fua` is false.
+    /// 2F, AF, 8F: VERIFY (10), (12), (16) (SBC-3, 5.29). BYTCHK 0, 1 and 3.
+    ///
+    /// `fua` is false.
     Verify {
         transfer: BlockTransfer,
         /// BYTCHK: what is compared.
         byte_check: ByteCheck,
     },
-    /// SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). `fua` and `dpo` are false. Zero blocks stand for
-    /// the whole unit.
+    /// 35, 91: SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). Makes the whole volume stable before the
+    /// status, even with IMMED.
+    ///
+    /// `fua` and `dpo` are false. Zero blocks stand for the whole unit.
     SynchronizeCache {
         transfer: BlockTransfer,
         /// IMMED: the unit may answer before the blocks are stable.
         immediate: bool,
     },
-    /// READ CAPACITY (10) (SBC-3, 5.15).
+    /// 25: READ CAPACITY (10) (SBC-3, 5.15).
     ReadCapacity10,
-    /// READ CAPACITY (16) (SBC-3, 5.16).
+    /// 9E/10: READ CAPACITY (16) (SBC-3, 5.16). LBPME and LBPRZ if the volume is thin.
     ReadCapacity16 { allocation_length: u32 },
-    /// UNMAP (SBC-3, 5.28).
+    /// 42: UNMAP (SBC-3, 5.28). Thin volumes; up to 256 descriptors.
     Unmap {
         /// ANCHOR: keep the space of the blocks reserved.
         anchor: bool,
         parameter_list_length: u16,
     },
-    /// WRITE SAME (10) and (16) (SBC-3, 5.43). `fua` and `dpo` are false. Zero blocks stand for all
-    /// blocks up to the end of the unit.
+    /// 41, 93: WRITE SAME (10), (16) (SBC-3, 5.43). NDOB; 0 blocks are refused (WSNZ), or by
+    /// setting stand for all blocks up to the end.
+    ///
+    /// `fua` and `dpo` are false. Zero blocks stand for all blocks up to the end of the unit.
     WriteSame {
         transfer: BlockTransfer,
         /// UNMAP: the unit may deallocate the blocks if they then read as the pattern.
@@ -58,50 +69,60 @@ pub enum BlockCommand {
         /// NDOB: the command has no data, and the pattern is zeros. Only in WRITE SAME (16).
         no_data_out: bool,
     },
-    /// COMPARE AND WRITE (SBC-3, 5.2), at most 255 blocks, with a CDB of 16 bytes. The data is the
-    /// blocks to compare followed by equally many blocks to write.
+    /// 89: COMPARE AND WRITE (SBC-3, 5.2). At most 255 blocks.
+    ///
+    /// The data is the blocks to compare followed by equally many blocks to write. The CDB has 16
+    /// bytes.
     CompareAndWrite(BlockTransfer),
-    /// ORWRITE (16) (SBC-3, 5.9).
+    /// 8B: ORWRITE (16) (SBC-3, 5.9).
     OrWrite(BlockTransfer),
-    /// WRITE ATOMIC (16) (SBC-4, 5.51), at most 65,535 blocks.
+    /// 9C: WRITE ATOMIC (16) (SBC-4, 5.51). Memory volumes only: a crash may leave a part of a
+    /// write in a file or log.
+    ///
+    /// At most 65,535 blocks.
     WriteAtomic {
         transfer: BlockTransfer,
         /// ATOMIC BOUNDARY: the write is divided into parts of this many blocks, each of which is
         /// atomic. Zero: the whole write is atomic.
         boundary: u16,
     },
-    /// PRE-FETCH (10), (16) (SBC-3, 5.10). `fua` and `dpo` are false. Zero blocks stand for all
-    /// blocks up to the end of the unit.
+    /// 34, 90: PRE-FETCH (10), (16) (SBC-3, 5.10). Reads up to 16 MiB into the caches, with IMMED
+    /// nothing; always GOOD.
+    ///
+    /// `fua` and `dpo` are false. Zero blocks stand for all blocks up to the end of the unit.
     PreFetch {
         transfer: BlockTransfer,
         /// IMMED: the unit may answer before the blocks are in the cache.
         immediate: bool,
     },
-    /// GET LBA STATUS (16) (SBC-3, 5.6).
+    /// 9E/12: GET LBA STATUS (16) (SBC-3, 5.6). Files, memory and far volumes; blocks of unknown
+    /// state count as mapped.
     GetLbaStatus {
         /// The first block to report.
         lba: u64,
         allocation_length: u32,
     },
-    /// READ DEFECT DATA (10) and (12) (SBC-3, 5.18).
+    /// 37, B7: READ DEFECT DATA (10), (12) (SBC-3, 5.18). Empty lists.
     ReadDefectData(ReadDefectData),
-    /// SANITIZE (SBC-3, 5.20).
+    /// 48/01-03, 48/1F: SANITIZE: OVERWRITE, BLOCK ERASE, CRYPTOGRAPHIC ERASE, EXIT FAILURE MODE
+    /// (SBC-3, 5.20). Units without a cache or far volume; CRYPTOGRAPHIC ERASE with an `encrypt`
+    /// layer on top.
     Sanitize(Sanitize),
-    /// POPULATE TOKEN (SBC-3, 5.11).
+    /// 83/10: POPULATE TOKEN (SBC-3, 5.11).
     PopulateToken {
         /// LIST IDENTIFIER, which the initiator uses to query the token.
         list: u32,
         parameter_list_length: u32,
     },
-    /// WRITE USING TOKEN (SBC-3, 5.47).
+    /// 83/11: WRITE USING TOKEN (SBC-3, 5.47).
     WriteUsingToken {
         /// LIST IDENTIFIER, which the initiator uses to query the result.
         list: u32,
         parameter_list_length: u32,
     },
-    /// START STOP UNIT (SBC-3, 5.22).
+    /// 1B: START STOP UNIT (SBC-3, 5.22). Ejects and loads a removable medium; a stop flushes.
     StartStop(StartStop),
-    /// PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.12).
+    /// 1E: PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.12).
     PreventAllow {
         /// PREVENT: the medium cannot be removed while this nexus exists.
         prevent: bool,

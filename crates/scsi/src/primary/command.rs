@@ -15,93 +15,101 @@ use crate::{
 
 /// A command of SPC-4, or RESERVE or RELEASE of SPC-2: the fields of its CDB, without its data.
 ///
+/// The first paragraph of each variant is its row in `docs/protocols.md`: the operation codes in
+/// hexadecimal, with service actions, then the name and what our units do.
+///
 /// A field that has several sizes in the standards has the largest of them here.
 /// [`PrimaryCommand::encode`] never truncates a value; it panics if the form of the CDB cannot hold
 /// it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PrimaryCommand {
-    /// TEST UNIT READY (SPC-4, 6.47).
+    /// 00: TEST UNIT READY (SPC-4, 6.47).
     TestUnitReady,
-    /// REQUEST SENSE (SPC-4, 6.39).
+    /// 03: REQUEST SENSE (SPC-4, 6.39). Both formats.
     RequestSense {
         /// DESC: the initiator requests descriptor format.
         descriptor_format: bool,
         allocation_length: u8,
     },
-    /// INQUIRY (SPC-4, 6.6).
+    /// 12: INQUIRY (SPC-4, 6.6). SPC-4, or SPC-3 by setting; TPGS 3; RMB by setting.
     Inquiry {
         /// PAGE CODE of the requested vital product data page; `None` requests standard INQUIRY
         /// data.
         page: Option<u8>,
         allocation_length: u16,
     },
-    /// MODE SENSE (6) and (10) (SPC-4, 6.13).
+    /// 1A, 5A: MODE SENSE (6), (10) (SPC-4, 6.13). DPOFUA; saved values with `state`.
     ModeSense(ModeSense),
-    /// REPORT LUNS (SPC-4, 6.33).
+    /// A0: REPORT LUNS (SPC-4, 6.33). The target answers it, also for absent units.
     ReportLuns {
         /// SELECT REPORT: 00h all units but well-known ones, 01h well-known units only, 02h all
         /// units.
         select_report: u8,
         allocation_length: u32,
     },
-    /// EXTENDED COPY (SPC-4, 6.4).
+    /// 83/00-01: EXTENDED COPY (LID1), (LID4) (SPC-4, 6.4).
     ExtendedCopy {
         /// True for LID4 (list identifiers of four bytes), false for LID1 of older standards.
         long: bool,
         parameter_list_length: u32,
     },
-    /// COPY OPERATION ABORT (SPC-4, 6.3).
+    /// 83/1C: COPY OPERATION ABORT (SPC-4, 6.3). Ends a copy of the same session.
     CopyOperationAbort { list: u32 },
-    /// RECEIVE COPY RESULTS (SPC-4, 6.22) and RECEIVE ROD TOKEN INFORMATION (6.28).
+    /// 84/00, 84/03-05, 84/07: RECEIVE COPY RESULTS (SPC-4, 6.22), RECEIVE ROD TOKEN INFORMATION
+    /// (6.28).
     ReceiveCopyResults { results: CopyResults, allocation_length: u32 },
-    /// MODE SELECT (6) and (10) (SPC-4, 6.11).
+    /// 15, 55: MODE SELECT (6), (10) (SPC-4, 6.11). WCE (not with epochs), SWP, D_SENSE; SP with
+    /// `state`.
     ModeSelect(ModeSelect),
-    /// RESERVE (6) and (10) of SPC-2, of the whole unit.
+    /// 16, 56: RESERVE (6), (10) (SPC-2). The whole unit.
     Reserve {
         /// True for RESERVE (10), false for RESERVE (6).
         ten: bool,
     },
-    /// RELEASE (6) and (10) of SPC-2, of the whole unit.
+    /// 17, 57: RELEASE (6), (10) (SPC-2). The whole unit.
     Release {
         /// True for RELEASE (10), false for RELEASE (6).
         ten: bool,
     },
-    /// PERSISTENT RESERVE IN (SPC-4, 6.15).
+    /// 5E/00-03: PERSISTENT RESERVE IN (SPC-4, 6.15).
     PersistentReserveIn(PersistentReserveIn),
-    /// PERSISTENT RESERVE OUT (SPC-4, 6.16).
+    /// 5F/00-07: PERSISTENT RESERVE OUT (SPC-4, 6.16). All service actions and six types.
     PersistentReserveOut(PersistentReserveOut),
-    /// LOG SELECT (SPC-4, 6.7).
+    /// 4C: LOG SELECT (SPC-4, 6.7). No parameters.
     LogSelect(LogSelect),
-    /// LOG SENSE (SPC-4, 6.8).
+    /// 4D: LOG SENSE (SPC-4, 6.8).
     LogSense(LogSense),
-    /// REPORT TARGET PORT GROUPS (SPC-4, 6.37).
+    /// A3/0A: REPORT TARGET PORT GROUPS (SPC-4, 6.37). One group of all ports, active/optimized;
+    /// extended header.
     ReportTargetPortGroups(ReportTargetPortGroups),
-    /// SET TARGET PORT GROUPS (SPC-4, 6.45).
+    /// A4/0A: SET TARGET PORT GROUPS (SPC-4, 6.45). Accepts the current state only.
     SetTargetPortGroups { parameter_list_length: u32 },
-    /// REPORT IDENTIFYING INFORMATION (SPC-4, 6.32).
+    /// A3/05: REPORT IDENTIFYING INFORMATION (SPC-4, 6.32). With `state`.
     ReportIdentifying {
         /// The requested type; `None` requests the list of supported types.
         kind: Option<IdentifyingType>,
         allocation_length: u32,
     },
-    /// SET IDENTIFYING INFORMATION (SPC-4, 6.43).
+    /// A4/06: SET IDENTIFYING INFORMATION (SPC-4, 6.43). With `state`: 512 bytes and a text of 256,
+    /// stable.
     SetIdentifying {
         kind: IdentifyingType,
         /// The length in bytes of the new identifying information; at most
         /// [`IdentifyingType::most`].
         parameter_list_length: u32,
     },
-    /// REPORT TIMESTAMP (SPC-4, 6.38).
+    /// A3/0F: REPORT TIMESTAMP (SPC-4, 6.38). The machine's clock, unless an initiator has set the
+    /// time since target reset or restart.
     ReportTimestamp { allocation_length: u32 },
-    /// SET TIMESTAMP (SPC-4, 6.46).
+    /// A4/0F: SET TIMESTAMP (SPC-4, 6.46).
     SetTimestamp { parameter_list_length: u32 },
-    /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.36).
+    /// A3/0D: REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4, 6.36). REPD.
     ReportTaskFunctions {
         /// REPD: return the extended parameter data.
         extended: bool,
         allocation_length: u32,
     },
-    /// REPORT SUPPORTED OPERATION CODES (SPC-4, 6.35).
+    /// A3/0C: REPORT SUPPORTED OPERATION CODES (SPC-4, 6.35). RCTD.
     ReportSupportedOperationCodes {
         /// REPORTING OPTIONS: which commands are reported.
         reporting: Reporting,

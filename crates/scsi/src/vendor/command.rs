@@ -3,24 +3,27 @@
 
 use crate::{Cdb, vendor::ClaimAction};
 
-/// A vendor specific command of Forebay: the fields of its CDB, without its data.
+/// A vendor specific command of Forebay: the fields of its CDB, without its data. The comment of
+/// each variant is its row in `docs/protocols.md`: operation codes, name and purpose.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VendorCommand {
-    /// CLAIM IN: reports the claim of the exclusive writer of the unit.
+    /// C0: CLAIM IN (ours). With `state`: reports the claim of the exclusive writer of the unit.
     ClaimIn { allocation_length: u16 },
-    /// CLAIM OUT: claims the unit for an exclusive writer, gives the claim back, or saves the
-    /// newest confirmed write of the owner's log.
+    /// C1/00-02: CLAIM OUT: CLAIM, RELEASE, ADVANCE (ours). With `state`: claims the unit for an
+    /// exclusive writer, gives the claim back, or saves the newest confirmed write of the owner's
+    /// log.
     ClaimOut { action: ClaimAction, parameter_list_length: u16 },
-    /// TOKEN IN: returns messages from a unit to a gateway that shares the unit with other
-    /// gateways.
+    /// C3: TOKEN IN (ours). Returns messages from a unit to a gateway that shares the unit with
+    /// other gateways.
     TokenIn {
         /// The longest wait for a message, in milliseconds.
         wait_ms: u16,
         allocation_length: u32,
     },
-    /// TOKEN OUT: sends requests from a gateway to a unit that it shares with other gateways.
+    /// C4: TOKEN OUT (ours). Sends requests from a gateway to a unit that it shares with other
+    /// gateways.
     TokenOut { parameter_list_length: u32 },
-    /// ROLL BACK: discards all writes since the last SYNCHRONIZE CACHE.
+    /// C2: ROLL BACK (ours). Discards all writes since the last SYNCHRONIZE CACHE.
     RollBack,
 }
 
