@@ -1,6 +1,7 @@
 //! Makes the tables of `docs/protocols.md` that list what the code has.
 //!
-//! - text keys: the table of crate `iscsi`, with the doc comment of each key.
+//! - text keys: the table of crate `iscsi`, with the doc comment of each key;
+//! - commands: the doc comments of the enums of commands in crate `scsi`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +13,35 @@ use crate::doc_comment::{first_paragraph, items_in, with_part};
 
 /// The path of the page.
 pub const PAGE: &str = "docs/protocols.md";
+/// The enums of commands.
+const FAMILIES: [&str; 3] = ["BlockCommand", "PrimaryCommand", "VendorCommand"];
 
 /// Returns the page with new tables.
 pub fn page(root: &Path, page: &str) -> Result<String> {
     let iscsi = items_in(&root.join("crates/iscsi/src"))?;
-    with_part(page, "Table of text keys", &text_keys(&iscsi).context("text keys")?)
+    let scsi = items_in(&root.join("crates/scsi/src"))?;
+    let page = with_part(page, "Table of text keys", &text_keys(&iscsi).context("text keys")?)?;
+    with_part(&page, "Table of commands", &commands(&scsi).context("commands")?)
+}
+
+/// Returns the table of commands. The doc comment of a command is `codes: name. notes`.
+fn commands(items: &[Item]) -> Result<String> {
+    let mut rows = BTreeMap::new();
+    for family in FAMILIES {
+        for (command, about) in variants(items, family)? {
+            let (codes, text) = about
+                .split_once(": ")
+                .with_context(|| format!("{family}::{command} has no operation codes"))?;
+            let (name, notes) = text.trim_end_matches('.').split_once(". ").unwrap_or((text, ""));
+            let name = name.trim_end_matches('.');
+            let notes = if notes.is_empty() { String::new() } else { format!("{notes} ") };
+            let row = format!("| {codes} | {name} | {notes}|\n");
+            let before = rows.insert(codes.to_owned(), row);
+            ensure!(before.is_none(), "two commands have the codes {codes}");
+        }
+    }
+    let rows: Vec<String> = rows.into_values().collect();
+    Ok(format!("\n| code | command | notes |\n|---|---|---|\n{}\n", rows.concat()))
 }
 
 /// Returns the table of text keys: `TABLE` of the items has a row `row(TextKey::..., "name", stages, kind)` or
@@ -109,6 +134,20 @@ fn text(expression: &Expr) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_has_its_codes_name_and_notes() {
+        let source = "enum BlockCommand { /** 28, 88: READ (SBC-3, 5.7). Stable; always. */ Read } \
+            enum PrimaryCommand { /** 12: INQUIRY (SPC-4, 6.6). */ Inquiry } enum VendorCommand {}";
+        let items = syn::parse_file(source).unwrap().items;
+        let expected =
+            "| 12 | INQUIRY (SPC-4, 6.6) | |\n| 28, 88 | READ (SBC-3, 5.7) | Stable; always |\n";
+        let table = commands(&items).unwrap();
+        assert!(table.contains(expected), "{table}");
+        let items = syn::parse_file(&source.replace("12: ", "")).unwrap().items;
+        let error = commands(&items).unwrap_err().to_string();
+        assert_eq!(error, "PrimaryCommand::Inquiry has no operation codes");
+    }
 
     #[test]
     fn a_text_key_has_its_rule_and_its_comment() {
