@@ -3,14 +3,23 @@
 use super::{Sense, SenseKey};
 
 /// The sense data that Forebay returns, with the names of SPC-4, annex F.
+///
+/// The first paragraph of each constant is its row in `docs/protocols.md`.
 impl Sense {
+    /// There is nothing to report.
     pub const NO_SENSE: Self = Self::new(SenseKey::NoSense, 0x00, 0x00);
-    /// The gateway is fenced: another gateway has taken over the data cached here, and an operator
-    /// must act.
+    /// The cache is fenced, or its log was exported. Also the answer to TEST UNIT READY, so that
+    /// hosts use another path.
+    ///
+    /// Another gateway has taken over the data cached here, and an operator must act.
     pub const MANUAL_INTERVENTION_REQUIRED: Self = Self::new(SenseKey::NotReady, 0x04, 0x03);
-    /// A sanitize operation is running; see [`Sense::with_progress`].
+    /// A sanitize operation is running; PROGRESS INDICATION has its progress.
+    ///
+    /// See [`Sense::with_progress`].
     pub const SANITIZE_IN_PROGRESS: Self = Self::new(SenseKey::NotReady, 0x04, 0x1b);
+    /// A block is not writable; INFORMATION has it.
     pub const WRITE_ERROR: Self = Self::new(SenseKey::MediumError, 0x0c, 0x00);
+    /// A block is unreadable; INFORMATION has it.
     pub const UNRECOVERED_READ_ERROR: Self = Self::new(SenseKey::MediumError, 0x11, 0x00);
     /// A sanitize operation failed: some blocks may hold neither their old data nor sanitized data.
     pub const SANITIZE_COMMAND_FAILED: Self = Self::new(SenseKey::MediumError, 0x31, 0x03);
@@ -23,6 +32,7 @@ impl Sense {
         Self::new(SenseKey::IllegalRequest, 0x0e, 0x03);
     /// The parameter list is shorter than its length fields say, or than the command requires.
     pub const PARAMETER_LIST_LENGTH_ERROR: Self = Self::new(SenseKey::IllegalRequest, 0x1a, 0x00);
+    /// The unit has no such command.
     pub const INVALID_COMMAND_OPERATION_CODE: Self =
         Self::new(SenseKey::IllegalRequest, 0x20, 0x00);
     /// The command addresses blocks beyond the last block.
@@ -34,21 +44,27 @@ impl Sense {
     pub const TOKEN_REVOKED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x06);
     /// The ROD token was unused for longer than its inactivity timeout.
     pub const TOKEN_EXPIRED: Self = Self::new(SenseKey::IllegalRequest, 0x23, 0x07);
-    /// The CDB has an invalid field. [`Sense::invalid_field_in_cdb`] adds a pointer to the field.
+    /// The CDB has an invalid field, to which the sense data points.
+    ///
+    /// [`Sense::invalid_field_in_cdb`] adds the pointer.
     pub const INVALID_FIELD_IN_CDB: Self = Self::new(SenseKey::IllegalRequest, 0x24, 0x00);
+    /// The target has no such logical unit, or the unit was removed during the command.
     pub const LOGICAL_UNIT_NOT_SUPPORTED: Self = Self::new(SenseKey::IllegalRequest, 0x25, 0x00);
-    /// The parameter list has an invalid field. [`Sense::invalid_field_in_parameter_list`] adds a
-    /// pointer to the field.
+    /// The parameter list has an invalid field, to which the sense data points.
+    ///
+    /// [`Sense::invalid_field_in_parameter_list`] adds the pointer.
     pub const INVALID_FIELD_IN_PARAMETER_LIST: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x00);
-    /// The list of EXTENDED COPY has more than [`limits::CSCDS`](crate::copy::limits::CSCDS) CSCD
-    /// descriptors.
+    /// The list of EXTENDED COPY has more than 8 CSCD descriptors.
+    ///
+    /// The limit is [`limits::CSCDS`](crate::copy::limits::CSCDS).
     pub const TOO_MANY_TARGET_DESCRIPTORS: Self = Self::new(SenseKey::IllegalRequest, 0x26, 0x06);
     /// The list of EXTENDED COPY has a CSCD descriptor of a type other than E4h.
     pub const UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x07);
-    /// The list of EXTENDED COPY has more than [`limits::SEGMENTS`](crate::copy::limits::SEGMENTS)
-    /// segment descriptors.
+    /// The list of EXTENDED COPY has more than 64 segment descriptors.
+    ///
+    /// The limit is [`limits::SEGMENTS`](crate::copy::limits::SEGMENTS).
     pub const TOO_MANY_SEGMENT_DESCRIPTORS: Self = Self::new(SenseKey::IllegalRequest, 0x26, 0x08);
     /// The list of EXTENDED COPY has a segment descriptor of a type other than 02h.
     pub const UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE: Self =
@@ -57,17 +73,19 @@ impl Sense {
     /// reservation.
     pub const INVALID_RELEASE_OF_PERSISTENT_RESERVATION: Self =
         Self::new(SenseKey::IllegalRequest, 0x26, 0x04);
+    /// The medium is ejected.
     pub const MEDIUM_NOT_PRESENT: Self = Self::new(SenseKey::NotReady, 0x3a, 0x00);
-    /// An initiator has prevented the removal of the medium.
+    /// Another initiator has prevented the removal of the medium, or owns the claim.
     pub const MEDIUM_REMOVAL_PREVENTED: Self = Self::new(SenseKey::IllegalRequest, 0x53, 0x02);
+    /// The unit has 4,096 registrations already.
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Self =
         Self::new(SenseKey::IllegalRequest, 0x55, 0x04);
     /// The unit does not save mode pages.
     pub const SAVING_PARAMETERS_NOT_SUPPORTED: Self =
         Self::new(SenseKey::IllegalRequest, 0x39, 0x00);
-    /// Reported with the first command of a nexus: power on, reset, or bus device reset occurred.
+    /// Reported with the first command of a session: power on, reset, or bus device reset occurred.
     pub const POWER_ON_OCCURRED: Self = Self::new(SenseKey::UnitAttention, 0x29, 0x00);
-    /// The target was reset.
+    /// The target was reset. Also reported to the initiator that asked for it.
     pub const SCSI_BUS_RESET_OCCURRED: Self = Self::new(SenseKey::UnitAttention, 0x29, 0x02);
     /// The logical unit was reset.
     pub const BUS_DEVICE_RESET_FUNCTION_OCCURRED: Self =
@@ -89,7 +107,8 @@ impl Sense {
     /// A thin volume uses more than its soft threshold.
     pub const THIN_PROVISIONING_SOFT_THRESHOLD_REACHED: Self =
         Self::new(SenseKey::UnitAttention, 0x38, 0x07);
-    /// Logical units were added to the target or removed from it.
+    /// Logical units were added to the target or removed from it. Reported once for a session, and
+    /// not after REPORT LUNS.
     pub const REPORTED_LUNS_DATA_HAS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x3f, 0x0e);
     /// The size of the volume changed.
     pub const CAPACITY_DATA_HAS_CHANGED: Self = Self::new(SenseKey::UnitAttention, 0x2a, 0x09);
@@ -101,12 +120,12 @@ impl Sense {
         Self::new(SenseKey::UnitAttention, 0x47, 0x7f);
     /// The volume is read-only.
     pub const WRITE_PROTECTED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x00);
-    /// Another nexus holds a claim on the unit: only its owner, the gateway with the unit's dirty
-    /// data, may write.
+    /// Another cache has claimed the unit: only the owner of the claim, the gateway with the unit's
+    /// dirty data, may write.
     pub const LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED: Self =
         Self::new(SenseKey::DataProtect, 0x27, 0x02);
-    /// Vendor specific: a later opening of the same log has claimed the unit, so this session is
-    /// fenced.
+    /// Vendor specific: a later opening of the same log has claimed the unit, or the claim was
+    /// dropped. The answer to reads, writes and flushes of the session, which is fenced.
     pub const CLAIM_FENCED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x80);
     /// Vendor specific: another log holds the claim on this unit.
     pub const CLAIM_HELD_BY_ANOTHER_LOG: Self = Self::new(SenseKey::DataProtect, 0x27, 0x81);
@@ -134,21 +153,23 @@ impl Sense {
     pub const CLAIM_HALF_AN_EPOCH: Self = Self::new(SenseKey::DataProtect, 0x27, 0x88);
     /// A thin volume has no space left (SPACE ALLOCATION FAILED WRITE PROTECT).
     pub const SPACE_ALLOCATION_FAILED: Self = Self::new(SenseKey::DataProtect, 0x27, 0x07);
-    /// A copy is impossible, or it ended before it was complete.
+    /// A copy is impossible, or it was stopped or failed before it was complete.
     pub const COPY_ABORTED: Self = Self::new(SenseKey::CopyAborted, 0x00, 0x00);
-    /// The storage below the unit did not answer in time. Either the command was executed in part,
-    /// up to the block in INFORMATION, or it is not known whether the command was executed.
+    /// The storage below the unit did not answer in time. The command was executed up to the block
+    /// in INFORMATION, or it is not known whether it was executed.
     pub const LOGICAL_UNIT_COMMUNICATION_TIME_OUT: Self =
         Self::new(SenseKey::AbortedCommand, 0x08, 0x01);
     /// The block size of a unit that takes part in a copy differs from the size that the list
     /// states, or from the block size of the other unit.
     pub const INCORRECT_COPY_TARGET_DEVICE_TYPE: Self =
         Self::new(SenseKey::CopyAborted, 0x0d, 0x03);
-    /// A copy names a unit that is not accessible to this nexus.
+    /// A copy names a unit that the target of the session does not have.
     pub const UNREACHABLE_COPY_TARGET: Self = Self::new(SenseKey::CopyAborted, 0x08, 0x04);
-    /// A unit that takes part in a copy refused a command of the copy.
+    /// A unit that takes part in a copy refused a command of the copy. If the unit was busy, the
+    /// status is BUSY instead.
     pub const THIRD_PARTY_DEVICE_FAILURE: Self = Self::new(SenseKey::CopyAborted, 0x0d, 0x01);
-    /// The target has no space for another ROD token at present.
+    /// The target has no space for another ROD token at present, or a claimed unit with epochs was
+    /// to make one (POPULATE TOKEN).
     pub const INSUFFICIENT_RESOURCES_TO_CREATE_ROD_TOKEN: Self =
         Self::new(SenseKey::CopyAborted, 0x55, 0x0d);
     /// Unsolicited data arrived although the login had not negotiated it.
@@ -159,6 +180,7 @@ impl Sense {
     pub const SNACK_REJECTED: Self = Self::new(SenseKey::AbortedCommand, 0x11, 0x13);
     /// Data arrived with a digest error, and its retransmission could not be requested.
     pub const PROTOCOL_SERVICE_CRC_ERROR: Self = Self::new(SenseKey::AbortedCommand, 0x47, 0x05);
-    /// VERIFY found data that differs from the data sent with it.
+    /// VERIFY or COMPARE AND WRITE found other data than was sent. INFORMATION has the block, or
+    /// the offset of the first difference.
     pub const MISCOMPARE_DURING_VERIFY: Self = Self::new(SenseKey::Miscompare, 0x1d, 0x00);
 }
