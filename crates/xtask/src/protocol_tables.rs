@@ -1,7 +1,8 @@
 //! Makes the tables of `docs/protocols.md` that list what the code has.
 //!
 //! - text keys: the table of crate `iscsi`, with the doc comment of each key;
-//! - commands: the doc comments of the enums of commands in crate `scsi`.
+//! - commands: the doc comments of the enums of commands in crate `scsi`;
+//! - sense data: the constants of `Sense` in crate `scsi`, with their doc comments.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +22,8 @@ pub fn page(root: &Path, page: &str) -> Result<String> {
     let iscsi = items_in(&root.join("crates/iscsi/src"))?;
     let scsi = items_in(&root.join("crates/scsi/src"))?;
     let page = with_part(page, "Table of text keys", &text_keys(&iscsi).context("text keys")?)?;
-    with_part(&page, "Table of commands", &commands(&scsi).context("commands")?)
+    let page = with_part(&page, "Table of commands", &commands(&scsi).context("commands")?)?;
+    with_part(&page, "Table of sense data", &sense_data(&scsi).context("sense data")?)
 }
 
 /// Returns the table of commands. The doc comment of a command is `codes: name. notes`.
@@ -65,6 +67,67 @@ fn text_keys(items: &[Item]) -> Result<String> {
         table += &format!("| {name} | {result} | {about} |\n");
     }
     Ok(table + "\n")
+}
+
+/// Returns the table of sense data: of each constant `Self::new(SenseKey::..., asc, ascq)` of `Sense`, in the order of
+/// the codes.
+fn sense_data(items: &[Item]) -> Result<String> {
+    let keys = sense_keys(items)?;
+    let implementations = items.iter().filter_map(|item| match item {
+        Item::Impl(item) if item.trait_.is_none() => Some(item),
+        _ => None,
+    });
+    let mut rows = BTreeMap::new();
+    for constant in
+        implementations.filter(|item| is_named(&item.self_ty, "Sense")).flat_map(|i| &i.items)
+    {
+        let syn::ImplItem::Const(constant) = constant else { continue };
+        if !is_named(&constant.ty, "Self") {
+            continue;
+        }
+        let name = constant.ident.to_string().replace('_', " ");
+        let (key, codes) = match &constant.expr {
+            Expr::Call(call) => (call.args.first(), call.args.iter().skip(1).filter_map(number)),
+            _ => bail!("{name} is no call of Self::new"),
+        };
+        let key = key.and_then(last_name).and_then(|key| keys.get(&key));
+        let (key, codes) = (key.with_context(|| format!("the key of {name}"))?, codes.collect());
+        let codes: Vec<u8> = codes;
+        ensure!(codes.len() == 2, "{name} has no ASC and ASCQ");
+        let code = format!("{key:X}/{:02X}/{:02X}", codes[0], codes[1]);
+        let about = first_paragraph(&constant.attrs);
+        ensure!(!about.is_empty(), "{name} has no doc comment");
+        let row = format!("| {code} | {name} | {about} |\n");
+        ensure!(rows.insert(code, row).is_none(), "two constants have the codes of {name}");
+    }
+    let rows: Vec<String> = rows.into_values().collect();
+    Ok(format!("\n| sense | name | when |\n|---|---|---|\n{}\n", rows.concat()))
+}
+
+fn is_named(of: &syn::Type, name: &str) -> bool {
+    matches!(of, syn::Type::Path(of) if of.path.is_ident(name))
+}
+
+/// Returns the numbers of the sense keys.
+fn sense_keys(items: &[Item]) -> Result<BTreeMap<String, u8>> {
+    let found = items.iter().find_map(|item| match item {
+        Item::Enum(item) if item.ident == "SenseKey" => Some(item),
+        _ => None,
+    });
+    let keys = found.context("there is no enum SenseKey")?.variants.iter();
+    let keys = keys.filter_map(|key| {
+        let (_, value) = key.discriminant.as_ref()?;
+        Some((key.ident.to_string(), number(value)?))
+    });
+    Ok(keys.collect())
+}
+
+/// Returns the value of a number.
+fn number(expression: &Expr) -> Option<u8> {
+    match expression {
+        Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(number), .. }) => number.base10_parse().ok(),
+        _ => None,
+    }
 }
 
 /// Returns how a key with this `KeyKind` is negotiated.
@@ -134,6 +197,21 @@ fn text(expression: &Expr) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sense_data_has_its_codes_and_the_first_paragraph() {
+        let source = "enum SenseKey { NotReady = 0x2, Miscompare = 0xe } impl Sense { \
+            pub const B_C: Self = Self::new(SenseKey::Miscompare, 0x1d, 0x00); \
+            /// Ejected.\n///\n/// For the code.\n\
+            pub const A: Self = Self::new(SenseKey::NotReady, 0x3a, 0x01); }";
+        let undocumented = syn::parse_file(source).unwrap().items;
+        let error = sense_data(&undocumented).unwrap_err().to_string();
+        assert_eq!(error, "B C has no doc comment");
+        let source = source.replace("pub const B_C", "/** Other data. */ pub const B_C");
+        let table = sense_data(&syn::parse_file(&source).unwrap().items).unwrap();
+        let rows = "| 2/3A/01 | A | Ejected. |\n| E/1D/00 | B C | Other data. |\n";
+        assert!(table.contains(rows), "{table}");
+    }
 
     #[test]
     fn a_command_has_its_codes_name_and_notes() {

@@ -1,5 +1,5 @@
 //! Compares docs/protocols.md with the code: its tables must list exactly the supported
-//! commands, pages and sense data.
+//! commands and pages.
 
 use std::{
     collections::BTreeSet,
@@ -7,12 +7,11 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use scsi::{Cdb, Lun, OPERATIONS, ScsiStatus, SenseKey, mode::ModeParameters};
+use scsi::{Cdb, Lun, OPERATIONS, ScsiStatus, mode::ModeParameters};
 use unit::{BlockUnit, LogicalUnit, Nexus, Settings, Task, TaskAttribute, UnitIdentity};
 use volume::{FileVolume, FileVolumeOptions, Geometry, MemVolume, Stack};
 
 const PAGE: &str = include_str!("../../../../docs/protocols.md");
-const SENSE: &str = include_str!("../../../scsi/src/sense/conditions.rs");
 
 /// Returns the cells of every row of the table below a heading, without the header rows.
 fn table(heading: &str) -> Vec<Vec<&'static str>> {
@@ -104,27 +103,6 @@ fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
     };
     assert_eq!(done.status, ScsiStatus::Good, "{cdb:x?}: {:?}", done.sense);
     done.data_in.into_bytes().to_vec()
-}
-
-#[test]
-fn every_sense_code_is_on_the_page() {
-    let told: BTreeSet<_> = table("### Sense data").iter().map(|row| row[0].to_owned()).collect();
-    // The constants of the source are the only list of sense data.
-    let source: String = SENSE.split("mod tests").next().expect("before the tests").to_owned();
-    let source: String = source.chars().filter(|c| !c.is_whitespace()).collect();
-    let mut given = BTreeSet::new();
-    for constant in source.split("Self=Self::new(SenseKey::").skip(1) {
-        let (values, _) = constant.split_once(')').expect("a call ends");
-        let values: Vec<&str> = values.split(',').collect();
-        let key = (0..16).find(|key| {
-            SenseKey::from_byte(*key).is_some_and(|known| format!("{known:?}") == values[0])
-        });
-        let number = |text: &str| hex(text.strip_prefix("0x").expect("hexadecimal"));
-        let key = key.expect("a sense key");
-        given.insert(format!("{key:X}/{:02X}/{:02X}", number(values[1]), number(values[2])));
-    }
-    assert!(given.len() > 20, "the source is read as it is written");
-    assert_eq!(told, given);
 }
 
 #[test]
