@@ -11,6 +11,7 @@ use object::{
 
 use crate::{
     bytes::{array_at, padding, put, u16_at, u32_at, u64_at},
+    layout::CONTINUATION_INTEGRITY,
     refusal::Refusal,
     security::IntegrityCheckValue,
     service_action::ServiceAction,
@@ -19,8 +20,6 @@ use crate::{
 const HEADER: usize = 40;
 const DESCRIPTOR_HEADER: usize = 8;
 const FORMAT: u8 = 0x01;
-/// Offset of the integrity check value in the header.
-const INTEGRITY: usize = 8;
 
 const NONE: u16 = 0x0000;
 const SCATTER_GATHER: u16 = 0x0001;
@@ -67,8 +66,9 @@ impl ContinuationSegment {
         if u16_at(bytes, 2) != Some(service_action as u16) {
             return Err(Refusal::ParameterList(2));
         }
-        let integrity =
-            IntegrityCheckValue(array_at(bytes, INTEGRITY).ok_or(Refusal::ParameterListLength)?);
+        let integrity = IntegrityCheckValue(
+            array_at(bytes, CONTINUATION_INTEGRITY).ok_or(Refusal::ParameterListLength)?,
+        );
         let mut continuation = Continuation::None;
         let mut at = HEADER;
         while at < bytes.len() {
@@ -90,7 +90,7 @@ impl ContinuationSegment {
         let mut bytes = vec![0; HEADER];
         bytes[0] = FORMAT;
         put(&mut bytes, 2, &(self.service_action as u16).to_be_bytes());
-        put(&mut bytes, INTEGRITY, &self.integrity.0);
+        put(&mut bytes, CONTINUATION_INTEGRITY, &self.integrity.0);
         let (kind, body) = match &self.continuation {
             Continuation::None => (NONE, Vec::new()),
             Continuation::ScatterGather(entries) => (SCATTER_GATHER, encode_entries(entries)),

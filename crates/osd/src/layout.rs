@@ -14,3 +14,5 @@ pub const NONCE: usize = 216;
 pub const CURRENT_COMMAND_BYTES: usize = 76;
 /// Offset of the response integrity check value in the current command page.
 pub const RESPONSE_IN_PAGE: usize = 8;
+/// Offset of the integrity check value in a CDB continuation segment.
+pub const CONTINUATION_INTEGRITY: usize = 8;

@@ -32,7 +32,9 @@ pub use capability::{AllowedRange, Capability, PERMISSIONS_IN_CDB};
 pub use cdb::OsdCdb;
 pub use continuation::{ContinuationSegment, DESCRIPTOR_TYPES};
 pub use current_command::{current_command_page, parse_current_command};
-pub use layout::{CAPABILITY, CAPABILITY_BYTES, CDB_BYTES, CURRENT_COMMAND_BYTES};
+pub use layout::{
+    CAPABILITY, CAPABILITY_BYTES, CDB_BYTES, CURRENT_COMMAND_BYTES, INTEGRITY, NONCE,
+};
 pub use object_list::{ListKind, encode_list, parse_list};
 pub use object_map::{encode_map, parse_map, runs_within};
 pub use page_format::{encode_page, parse_page};

@@ -17,6 +17,9 @@ pub enum Refusal {
     /// 5/24/07.
     #[error("the timestamp of the nonce is out of range")]
     NonceTimestampOutOfRange,
+    /// 5/24/04: the audit value of the capability is frozen.
+    #[error("the audit value of the capability is frozen")]
+    AuditFrozen,
     /// 5/24/05: the working key of the capability is frozen.
     #[error("the working key is frozen")]
     WorkingKeyFrozen,
@@ -54,6 +57,7 @@ impl Refusal {
             Self::Field(byte) => Sense::invalid_field_in_cdb(byte),
             Self::NonceNotUnique => illegal(0x24, 0x06),
             Self::NonceTimestampOutOfRange => illegal(0x24, 0x07),
+            Self::AuditFrozen => illegal(0x24, 0x04),
             Self::WorkingKeyFrozen => illegal(0x24, 0x05),
             Self::DataOutIntegrity => illegal(0x26, 0x0f),
             Self::ParameterList(byte) => Sense::invalid_field_in_parameter_list(byte),

@@ -17,15 +17,17 @@
 
 mod mac;
 mod key;
+mod nonce;
 mod request;
 mod response;
 mod data_integrity;
-mod nonce;
+mod level;
 
 pub use data_integrity::{
     DATA_IN_INTEGRITY_BYTES, DATA_OUT_INTEGRITY_BYTES, DataInIntegrity, DataOutIntegrity,
 };
 pub use key::{KEY_BYTES, Key, KeyPair, SEED_BYTES};
+pub use level::SigningKey;
 pub use mac::{Algorithm, CODE_BYTES, IntegrityCheckValue, Mac};
 pub use nonce::{NONCE_BYTES, Nonce};
 pub use request::{CapabilityKey, SYSTEM_ID_BYTES, SystemId};

@@ -4,8 +4,9 @@ use super::{
     Algorithm,
     key::Key,
     mac::{CODE_BYTES, IntegrityCheckValue, Mac},
+    nonce::Nonce,
 };
-use crate::layout::{CAPABILITY_BYTES, CDB_BYTES, INTEGRITY};
+use crate::layout::{CAPABILITY_BYTES, CDB_BYTES, CONTINUATION_INTEGRITY, INTEGRITY};
 
 /// Bytes of the OSD SYSTEM ID.
 pub const SYSTEM_ID_BYTES: usize = 20;
@@ -57,12 +58,27 @@ impl CapabilityKey {
             .with(&cdb[INTEGRITY + CODE_BYTES..])
             .finish()
     }
+
+    /// Returns the integrity check value of a CDB continuation segment, with the methods CMDRSP and ALLDATA: the code
+    /// of the nonce and of the segment with a field of zeros in place of the value. Our definition.
+    ///
+    /// # Panics
+    /// If the segment is shorter than its header.
+    #[must_use]
+    pub fn of_continuation(&self, nonce: Nonce, segment: &[u8]) -> IntegrityCheckValue {
+        self.mac()
+            .with(&nonce.to_bytes())
+            .with(&segment[..CONTINUATION_INTEGRITY])
+            .with(&[0; CODE_BYTES])
+            .with(&segment[CONTINUATION_INTEGRITY + CODE_BYTES..])
+            .finish()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{ascending, capability_vector, hex, system_vector};
+    use crate::testing::{ascending, capability_vector, hex, nonce_vector, system_vector};
 
     fn key(algorithm: Algorithm) -> CapabilityKey {
         let capability = capability_vector(algorithm);
@@ -92,6 +108,19 @@ mod tests {
         assert_eq!(
             proof(Algorithm::HmacSha256),
             "01016dbfb66be737c4d14d74167769a072db87c21eb1469fdf28793aa988b458"
+        );
+    }
+
+    #[test]
+    fn the_code_of_a_continuation_segment_matches_the_vector_whatever_its_field_has() {
+        let mut segment = vec![1, 0, 0x88, 0x85, 0, 0, 0, 0];
+        segment.extend_from_slice(&[7; CODE_BYTES]);
+        segment.extend_from_slice(&[0, 1, 0, 0, 0, 0, 0, 16]);
+        segment.extend_from_slice(&4096u64.to_be_bytes());
+        segment.extend_from_slice(&512u64.to_be_bytes());
+        assert_eq!(
+            format!("{:?}", key(Algorithm::HmacSha256).of_continuation(nonce_vector(), &segment)),
+            "a51b75f0d027718dd940a826b46211c527476a04065118fa475c5927073c8b8a"
         );
     }
 }
