@@ -99,6 +99,12 @@ impl PrimaryUnit {
         &self.identity
     }
 
+    /// Returns the mode parameters in force.
+    #[must_use]
+    pub fn current_modes(&self) -> Modes {
+        self.modes.current()
+    }
+
     /// Returns true if the unit keeps records over a restart.
     #[must_use]
     pub fn has_store(&self) -> bool {
