@@ -207,7 +207,7 @@ impl Security {
             return Err(Refused::at(RefusedReason::BootEpoch, CAPABILITY + 64));
         }
         check_command(capability, cdb)?;
-        let object = guarded(&cdb.command);
+        let object = guarded_object(&cdb.command);
         let facts = store.guard_facts(object).await?;
         let is_container = cdb.command.creates() && capability.object == object;
         let is_type = match created_type(&cdb.command) {
@@ -415,7 +415,7 @@ const fn needs_global(command: &Command) -> bool {
 
 /// Returns the object whose facts a capability is checked against: the object of the command, or
 /// the one in which the command creates objects.
-const fn guarded(command: &Command) -> ObjectAddress {
+pub const fn guarded_object(command: &Command) -> ObjectAddress {
     let object = command.object();
     match command {
         Command::CreatePartition { .. } => ObjectAddress::ROOT,

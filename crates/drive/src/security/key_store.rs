@@ -199,6 +199,15 @@ impl KeyStore {
         Ok(())
     }
 
+    /// Removes the keys of a partition that was removed. They are invalid in any case; a failure
+    /// leaves an unused record.
+    pub async fn remove(&self, store: &impl DriveBacking, partition: u64) {
+        self.forget(partition);
+        if self.master.is_some() {
+            let _ = store.put_record(&record_of(partition), Bytes::new()).await;
+        }
+    }
+
     /// Reads the keys and attributes of a partition again before their next use.
     pub fn forget(&self, partition: u64) {
         let mut partitions = self.partitions.lock();

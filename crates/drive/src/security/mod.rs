@@ -23,7 +23,7 @@ mod refused;
 mod lists;
 mod check;
 
-pub use check::{Proof, Security, SecuritySettings};
+pub use check::{Proof, Security, SecuritySettings, SignedProof, guarded_object};
 pub use clock::{DriveClock, HostTime, TimeSource};
 pub use key_store::{FROZEN_AUDITS, FROZEN_KEYS, KeyStore, KeyStoreError, SetKeyError};
 pub use master_key::{MASTER_KEY_FILE_BYTES, MasterKeyError, parse_master_key};

@@ -45,6 +45,7 @@ reasons! {
     BootEpoch = "boot_epoch",
     Audit = "audit",
     FrozenKey = "frozen_key",
+    Lists = "lists",
 }
 
 /// A command that the check of its capability refused, or could not check.

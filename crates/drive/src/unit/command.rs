@@ -1,0 +1,117 @@
+//! The commands of an object unit: those of SPC, and those of OSD-2.
+
+use std::sync::{Arc, OnceLock};
+
+use object::Command;
+use osd::{CDB_BYTES, OPERATION_CODE, OsdCdb, ServiceAction};
+use scsi::{ParsedCommand, PrimaryCommand, Sense};
+use unit::{DeviceCommand, ReservationEffect};
+
+use crate::security::Proof;
+
+/// A command of an object unit.
+#[derive(Clone, Debug)]
+pub enum UnitCommand {
+    Primary(PrimaryCommand),
+    Object(Arc<ObjectCommand>),
+}
+
+/// A command of OSD-2.
+#[derive(Debug)]
+pub struct ObjectCommand {
+    pub cdb: OsdCdb,
+    /// The CDB as the client has signed it.
+    pub bytes: [u8; CDB_BYTES],
+    /// The proof of the command, if it was checked before the data was solicited.
+    pub proof: OnceLock<Proof>,
+}
+
+impl UnitCommand {
+    /// Parses a CDB.
+    ///
+    /// # Errors
+    /// 5/20/00 for an unknown command and for those of OSD-1; 5/24/00 for a reserved value.
+    pub fn parse(cdb: &[u8]) -> Result<Self, Sense> {
+        if cdb.first() != Some(&OPERATION_CODE) {
+            return PrimaryCommand::parse(cdb).map(Self::Primary);
+        }
+        let parsed = OsdCdb::parse(cdb).map_err(osd::Refusal::sense)?;
+        if !is_served(parsed.service_action()) {
+            return Err(Sense::INVALID_COMMAND_OPERATION_CODE);
+        }
+        let bytes = cdb.try_into().map_err(|_| Sense::invalid_field_in_cdb(7))?;
+        Ok(Self::Object(Arc::new(ObjectCommand { cdb: parsed, bytes, proof: OnceLock::new() })))
+    }
+}
+
+/// Returns true for the service actions that the unit performs. The format of the parameters of SET
+/// MASTER KEY is not known to us; the master key is replaced with the drive's key file. Commands of
+/// SPC and task management functions come on their own.
+pub const fn is_served(action: ServiceAction) -> bool {
+    !matches!(
+        action,
+        ServiceAction::SetMasterKey
+            | ServiceAction::PerformScsiCommand
+            | ServiceAction::PerformTaskManagementFunction
+    )
+}
+
+impl DeviceCommand for UnitCommand {
+    fn primary(&self) -> Option<&PrimaryCommand> {
+        match self {
+            Self::Primary(command) => Some(command),
+            Self::Object(_) => None,
+        }
+    }
+
+    fn effect(&self) -> ReservationEffect {
+        match self {
+            Self::Primary(command) => command.effect(),
+            Self::Object(command) if only_reads(&command.cdb.command) => {
+                // The lists of any command can set attributes.
+                match command.cdb.attributes {
+                    osd::AttributeParameters::SetOne { .. }
+                    | osd::AttributeParameters::Page { set: Some(_), .. }
+                    | osd::AttributeParameters::Lists { set: Some(_), .. } => {
+                        ReservationEffect::Changes
+                    }
+                    _ => ReservationEffect::Reads,
+                }
+            }
+            Self::Object(_) => ReservationEffect::Changes,
+        }
+    }
+
+    fn to_parsed(&self) -> ParsedCommand {
+        match self {
+            Self::Primary(command) => command.to_parsed(),
+            Self::Object(command) => ParsedCommand::Other(Arc::clone(command) as _),
+        }
+    }
+
+    fn from_parsed(parsed: &ParsedCommand) -> Option<Self> {
+        match parsed {
+            ParsedCommand::Known(_) => PrimaryCommand::from_parsed(parsed).map(Self::Primary),
+            ParsedCommand::Other(command) => {
+                let command = Arc::clone(command).downcast::<ObjectCommand>();
+                command.ok().map(Self::Object)
+            }
+        }
+    }
+}
+
+/// Returns true for a command that changes nothing, apart from its lists.
+const fn only_reads(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Read { .. }
+            | Command::GetAttributes { .. }
+            | Command::List { .. }
+            | Command::ListCollection { .. }
+            | Command::GetMemberAttributes { .. }
+            | Command::ReadMap { .. }
+            | Command::ReadMapsAndCompare { .. }
+            | Command::ObjectStructureCheck { .. }
+            | Command::Query { immediate: false, .. }
+    )
+}

@@ -1,0 +1,189 @@
+//! The one place where a refusal or an error of the store becomes a status and sense data.
+
+use object::{ObjectAddress, ObjectError};
+use osd::{
+    Refusal,
+    security::{SecurityMethod, response_of_sense},
+};
+use scsi::{ObjectIdentification, ObjectSense, ScsiStatus, Sense, SenseKey};
+use unit::Completion;
+use volume::Data;
+
+use crate::security::{Proof, Refused, SetKeyError};
+
+/// The reason for which a command does not end with GOOD.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Failure {
+    pub sense: Sense,
+    /// The attributes that the error is about, as page and number.
+    pub attributes: Vec<(u32, u32)>,
+    /// The command had its effect, in spite of the sense data.
+    pub is_completed: bool,
+}
+
+impl Failure {
+    #[must_use]
+    pub const fn new(sense: Sense) -> Self {
+        Self { sense, attributes: Vec::new(), is_completed: false }
+    }
+
+    /// READ beyond the end of the object: `read` bytes were returned.
+    #[must_use]
+    pub fn read_past_end(read: u64) -> Self {
+        let mut sense = Sense::new(SenseKey::RecoveredError, 0x3b, 0x17);
+        sense.command_specific = Some(read);
+        Self { is_completed: true, ..Self::new(sense) }
+    }
+
+    /// Returns the completion, with `data_in` and with the response integrity check value if the
+    /// method of the proof has one. `nonce` is that of the command.
+    #[must_use]
+    pub fn completion(
+        self,
+        object: ObjectAddress,
+        proof: Option<(&Proof, osd::security::Nonce)>,
+        data_in: Data,
+    ) -> Completion {
+        let sense = Sense { descriptor_format: true, ..self.sense };
+        let (not_initiated, completed) =
+            if self.is_completed { (0, ALL_FUNCTIONS) } else { (ALL_FUNCTIONS, 0) };
+        let ObjectAddress { partition, object } = object;
+        let object = ObjectIdentification { not_initiated, completed, partition, object };
+        let mut descriptors = ObjectSense {
+            object: Some(object),
+            response_integrity: None,
+            attributes: self.attributes,
+        };
+        if let Some((Proof { method, signed: Some(signed) }, nonce)) = proof
+            && *method >= SecurityMethod::CmdRsp
+        {
+            descriptors.response_integrity = Some([0; 32]);
+            if let (bytes, Some(at)) = descriptors.encode(&sense) {
+                let status = ScsiStatus::CheckCondition as u8;
+                let value = response_of_sense(&signed.key, nonce, status, &bytes, at);
+                descriptors.response_integrity = Some(value.0);
+            }
+        }
+        Completion {
+            object_sense: Some(Box::new(descriptors)),
+            data_in,
+            ..Completion::check_condition(sense)
+        }
+    }
+}
+
+impl From<Sense> for Failure {
+    fn from(sense: Sense) -> Self {
+        Self::new(sense)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        refusal.sense().into()
+    }
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Capability(_, refusal) => refusal.into(),
+            Refused::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<SetKeyError> for Failure {
+    fn from(error: SetKeyError) -> Self {
+        match error {
+            // KEY TO SET: the key from which the new one is derived is missing.
+            SetKeyError::NoParent => Sense::invalid_field_in_cdb(11).into(),
+            SetKeyError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<ObjectError> for Failure {
+    fn from(error: ObjectError) -> Self {
+        let identifier = |object: ObjectAddress| if object.object == 0 { 16 } else { 24 };
+        match error {
+            ObjectError::NoSuchObject { object } | ObjectError::Exists { object } => {
+                Sense::invalid_field_in_cdb(identifier(object)).into()
+            }
+            ObjectError::NotEmpty { .. } => illegal(0x2c, 0x0a).into(),
+            ObjectError::InvalidField { field } => Sense::invalid_field_in_cdb(field as u16).into(),
+            ObjectError::InvalidAttribute { page, number } => Self {
+                attributes: vec![(page, number)],
+                ..Sense::INVALID_FIELD_IN_PARAMETER_LIST.into()
+            },
+            ObjectError::Quota { .. } => illegal(0x55, 0x07).into(),
+            ObjectError::Damaged { range, .. } => {
+                Sense::UNRECOVERED_READ_ERROR.with_information(range.start).into()
+            }
+            ObjectError::FormatInProgress => Sense::new(SenseKey::NotReady, 0x04, 0x04).into(),
+            ObjectError::Storage(_)
+            | ObjectError::OutcomeUnknown
+            | ObjectError::ChangesMayBeLost => Sense::INTERNAL_TARGET_FAILURE.into(),
+            ObjectError::Capability(_) => {
+                Sense::invalid_field_in_cdb(osd::PERMISSIONS_IN_CDB).into()
+            }
+            ObjectError::Unsupported => Sense::INVALID_COMMAND_OPERATION_CODE.into(),
+        }
+    }
+}
+
+const fn illegal(asc: u8, ascq: u8) -> Sense {
+    Sense::new(SenseKey::IllegalRequest, asc, ascq)
+}
+
+/// The bits of all functions of a command in the OSD object identification descriptor: validation,
+/// the command, its attributes lists and their checks.
+const ALL_FUNCTIONS: u32 = 0xb010_3030;
+
+#[cfg(test)]
+mod tests {
+    use object::RefusedField;
+
+    use super::*;
+
+    #[test]
+    fn each_error_of_the_store_has_its_sense_data() {
+        let object = ObjectAddress::new(0x10000, 0x10001);
+        let partition = ObjectAddress::partition(0x10000);
+        let sense = |error: ObjectError| {
+            let sense = Failure::from(error).sense;
+            (sense.key as u8, sense.asc, sense.ascq, sense.field.map(|field| field.byte))
+        };
+        let no_such = |object| ObjectError::NoSuchObject { object };
+        assert_eq!(sense(no_such(object)), (5, 0x24, 0, Some(24)));
+        assert_eq!(sense(no_such(partition)), (5, 0x24, 0, Some(16)));
+        assert_eq!(sense(ObjectError::Exists { object }), (5, 0x24, 0, Some(24)));
+        assert_eq!(sense(ObjectError::NotEmpty { object }), (5, 0x2c, 0x0a, None));
+        let field = RefusedField::Start;
+        assert_eq!(sense(ObjectError::InvalidField { field }), (5, 0x24, 0, Some(40)));
+        let quota = ObjectError::Quota { used: 1, limit: 1 };
+        assert_eq!(sense(quota), (5, 0x55, 0x07, None));
+        let damaged = ObjectError::Damaged { object, range: 4096..8192 };
+        assert_eq!(sense(damaged.clone()), (3, 0x11, 0, None));
+        assert_eq!(Failure::from(damaged).sense.information, Some(4096));
+        assert_eq!(sense(ObjectError::FormatInProgress), (2, 0x04, 0x04, None));
+        assert_eq!(sense(ObjectError::Storage("x".into())), (4, 0x44, 0, None));
+        assert_eq!(sense(ObjectError::Unsupported), (5, 0x20, 0, None));
+        let attribute = Failure::from(ObjectError::InvalidAttribute { page: 1, number: 2 });
+        assert_eq!((attribute.sense.asc, attribute.attributes), (0x26, vec![(1, 2)]));
+    }
+
+    #[test]
+    fn a_read_past_the_end_reports_the_bytes_read_as_recovered_error() {
+        let object = ObjectAddress::new(0x10000, 0x10001);
+        let completion = Failure::read_past_end(7).completion(object, None, Data::from(vec![1; 7]));
+        let sense = completion.sense.unwrap();
+        assert_eq!((sense.key, sense.asc, sense.ascq), (SenseKey::RecoveredError, 0x3b, 0x17));
+        assert_eq!(sense.command_specific, Some(7));
+        assert!(sense.descriptor_format);
+        let object = completion.object_sense.unwrap().object.unwrap();
+        assert_eq!((object.not_initiated, object.completed), (0, ALL_FUNCTIONS));
+        assert_eq!((object.partition, object.object), (0x10000, 0x10001));
+        assert_eq!(completion.data_in.len(), 7);
+    }
+}

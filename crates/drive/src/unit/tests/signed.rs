@@ -1,0 +1,246 @@
+//! Signed commands from CDB to answer.
+
+use object::{AttributeId, AttributeSelection, SetKeyRequest};
+use osd::{
+    AttributeParameters, ListInBuffer, PageToGet, Space, list,
+    security::{IntegrityCheckValue, response_of_page, response_of_sense},
+};
+
+use super::*;
+use crate::security::RefusedReason;
+
+fn write(length: u64, start: u64) -> Command {
+    Command::Write { object: OBJECT, length, start }
+}
+
+fn read(length: u64, start: u64) -> Command {
+    Command::Read { object: OBJECT, length, start }
+}
+
+const BOTH: Permissions = Permissions(Permissions::READ.0 | Permissions::WRITE.0);
+
+#[tokio::test]
+async fn signed_writes_and_reads_pass_with_each_method() {
+    let bench = Bench::new(SecurityMethod::CapKey).await;
+    for method in [SecurityMethod::CapKey, SecurityMethod::CmdRsp] {
+        let capability = Capability { method, ..bench.capability(BOTH) };
+        let signed = bench.signed(bench.cdb(write(5, 0)), &capability);
+        assert!(data_in(bench.run(&signed.bytes, b"hello".to_vec()).await).is_empty());
+        let signed = bench.signed(bench.cdb(read(5, 0)), &capability);
+        assert_eq!(data_in(bench.run(&signed.bytes, Vec::new()).await), b"hello");
+    }
+}
+
+#[tokio::test]
+async fn a_command_is_refused_before_its_data_is_solicited() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let capability = bench.capability(Permissions::READ);
+    let signed = bench.signed(bench.cdb(write(5, 0)), &capability);
+    let refusal = bench.unit.admit(&bench.nexus, &Cdb::new(&signed.bytes), 5).unwrap_err();
+    assert_eq!(codes(&refusal), Some((0x24, 0x00, Some(129))));
+    let unsigned = bench.cdb(write(5, 0)).encode();
+    let refusal = bench.unit.admit(&bench.nexus, &Cdb::new(&unsigned), 5).unwrap_err();
+    assert_eq!(codes(&refusal), Some((0x24, 0x00, Some(82))));
+    let signed = bench.signed(bench.cdb(write(5, 0)), &bench.capability(BOTH));
+    let short = bench.unit.admit(&bench.nexus, &Cdb::new(&signed.bytes), 4).unwrap_err();
+    assert_eq!(codes(&short), Some((0x1a, 0x00, None)), "less data announced than the CDB says");
+    assert_eq!(bench.unit.store().performed(), 0);
+    let refused: Vec<_> = bench.unit.security().refused().counted().collect();
+    assert_eq!(refused, [(RefusedReason::Method, 1), (RefusedReason::Permissions, 1)]);
+}
+
+#[tokio::test]
+async fn a_nonce_is_used_once_whether_the_data_came_at_once_or_not() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let capability = bench.capability(BOTH);
+    for solicited in [false, true] {
+        let signed = bench.signed(bench.cdb(write(5, 0)), &capability);
+        let data = || b"hello".to_vec();
+        // Two copies are admitted, since neither has been performed.
+        let admit = || bench.unit.admit(&bench.nexus, &Cdb::new(&signed.bytes), 5).unwrap();
+        let (one, two) = if solicited { (admit(), admit()) } else { (None, None) };
+        let task = |admitted| Task { admitted, ..bench.task(&signed.bytes, data()) };
+        data_in(bench.unit.execute(task(one)).await);
+        let performed = bench.unit.store().performed();
+        let again = bench.unit.execute(task(two)).await;
+        assert_eq!(codes(&again), Some((0x24, 0x06, None)));
+        assert_eq!(codes(&bench.run(&signed.bytes, data()).await), Some((0x24, 0x06, None)));
+        assert_eq!(bench.unit.store().performed(), performed, "nothing was done");
+    }
+}
+
+#[tokio::test]
+async fn an_admitted_command_is_checked_again_when_its_data_has_come() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let capability = bench.capability(BOTH);
+    let admitted = |cdb: &SignedCdb| Task {
+        admitted: bench.unit.admit(&bench.nexus, &Cdb::new(&cdb.bytes), 5).unwrap(),
+        ..bench.task(&cdb.bytes, b"hello".to_vec())
+    };
+    let signed = bench.signed(bench.cdb(write(5, 0)), &capability);
+    let task = admitted(&signed);
+    let working = KeyToSet::Working { partition: PARTITION, version: VERSION };
+    let keys = bench.unit.security().keys();
+    keys.set_key(bench.unit.store(), &set_key(working, 1)).await.unwrap();
+    assert_eq!(codes(&bench.unit.execute(task).await), Some((0x24, 0x00, Some(184))), "new key");
+    keys.set_key(bench.unit.store(), &set_key(working, 0xa0)).await.unwrap();
+    let tagged = Capability { policy_tag: 3, ..capability };
+    let set = |value: u8| {
+        let mut cdb = bench.cdb(Command::SetAttributes { object: OBJECT });
+        cdb.attributes = AttributeParameters::SetOne {
+            id: AttributeId::new(5, 0x4000_0001),
+            length: 4,
+            value: std::array::from_fn(|at| if at == 3 { value } else { 0 }),
+        };
+        let permissions = Permissions::SET_ATTRIBUTES | Permissions::POLICY_SECURITY;
+        bench.signed(cdb, &bench.capability(permissions)).bytes
+    };
+    data_in(bench.run(&set(3), Vec::new()).await);
+    let task = admitted(&bench.signed(bench.cdb(write(5, 0)), &tagged));
+    data_in(bench.run(&set(4), Vec::new()).await);
+    assert_eq!(codes(&bench.unit.execute(task).await), Some((0x24, 0x00, Some(140))), "new tag");
+    assert_eq!(bench.unit.store().data(OBJECT).unwrap(), b"");
+}
+
+#[tokio::test]
+async fn the_status_good_is_proved_in_the_current_command_page() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let mut cdb = bench.cdb(read(0, 0));
+    let get = list::encode_selections(&[AttributeSelection::One(AttributeId::new(0xffff_fffe, 1))]);
+    let space = Space { offset: 0, allocation_length: 64 };
+    cdb.attributes = AttributeParameters::Lists {
+        get: Some(ListInBuffer { length: get.len() as u32, offset: 0 }),
+        retrieved: Some(space),
+        set: None,
+    };
+    // The permission to read suffices for it.
+    let signed = bench.signed(cdb, &bench.capability(Permissions::READ));
+    let answer = data_in(bench.run(&signed.bytes, get).await);
+    let current = object::CurrentCommand {
+        object_type: Some(ObjectType::UserObject),
+        object: OBJECT,
+        ..object::CurrentCommand::default()
+    };
+    let page = osd::current_command_page(&current, &IntegrityCheckValue::ZERO);
+    let expected = response_of_page(&signed.key, cdb.nonce, &page);
+    assert_eq!(answer[24..56], expected.0);
+
+    let mut cdb = bench.cdb(read(0, 0));
+    let get =
+        Some(PageToGet { page: 0xffff_fffe, space: Space { offset: 0, allocation_length: 80 } });
+    cdb.attributes = AttributeParameters::Page { get, set: None };
+    let signed = bench.signed(cdb, &bench.capability(Permissions::READ));
+    let answer = data_in(bench.run(&signed.bytes, Vec::new()).await);
+    let (parsed, value) = osd::parse_current_command(&answer).unwrap();
+    assert_eq!((answer.len(), parsed), (76, current));
+    assert_eq!(value, response_of_page(&signed.key, cdb.nonce, &page));
+}
+
+#[tokio::test]
+async fn a_refusal_is_proved_in_the_sense_data() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let signed = bench.signed(bench.cdb(write(5, 0)), &bench.capability(Permissions::READ));
+    let refused = bench.run(&signed.bytes, b"hello".to_vec()).await;
+    let check = |completion: &Completion, signed: &SignedCdb| {
+        let descriptors = completion.object_sense.as_deref().unwrap();
+        let value = IntegrityCheckValue(descriptors.response_integrity.unwrap());
+        let (bytes, at) = descriptors.encode(&completion.sense.unwrap());
+        let at = at.unwrap();
+        let expected = response_of_sense(&signed.key, signed.cdb.nonce, 2, &bytes, at);
+        assert_eq!(value, expected);
+        let object = descriptors.object.unwrap();
+        assert_eq!((object.partition, object.object), (OBJECT.partition, OBJECT.object));
+    };
+    check(&refused, &signed);
+    let signed = bench.signed(bench.cdb(read(10, 0)), &bench.capability(Permissions::READ));
+    let past_end = bench.run(&signed.bytes, Vec::new()).await;
+    assert_eq!(codes(&past_end), Some((0x3b, 0x17, None)));
+    check(&past_end, &signed);
+    let mut forged = signed.clone();
+    forged.bytes[40] ^= 1;
+    let unproved = bench.run(&forged.bytes, Vec::new()).await;
+    assert_eq!(unproved.object_sense.unwrap().response_integrity, None, "no key, no proof");
+}
+
+#[tokio::test]
+async fn set_key_over_the_wire_makes_its_key_valid_and_cannot_be_replayed() {
+    let bench = Bench::empty(SecurityMethod::CmdRsp).await;
+    let partition = PARTITION;
+    bench.unit.store().add(ObjectAddress::partition(partition), ObjectType::Partition);
+    bench.unit.store().add(OBJECT, ObjectType::UserObject);
+    let seed = set_key(KeyToSet::Root, 0xa0).seed;
+    let (mut signer, mut requests) = (master(), Vec::new());
+    for (key, object_type) in [
+        (KeyToSet::Root, ObjectType::Root),
+        (KeyToSet::Partition { partition }, ObjectType::Partition),
+        (KeyToSet::Working { partition, version: VERSION }, ObjectType::Partition),
+    ] {
+        let request: SetKeyRequest = set_key(key, 0xa0);
+        let command = Command::SetKey(request);
+        let permissions = Permissions::DEVICE_MANAGEMENT | Permissions::POLICY_SECURITY;
+        let method = SecurityMethod::CmdRsp;
+        let capability = Capability::for_object(command.object(), object_type, permissions, method);
+        let signed = bench.signed_with(bench.cdb(command), &capability, &signer.authentication);
+        data_in(bench.run(&signed.bytes, Vec::new()).await);
+        requests.push(signed.bytes);
+        signer = signer.derive(&seed);
+    }
+    let signed = bench.signed(bench.cdb(read(0, 0)), &bench.capability(Permissions::READ));
+    data_in(bench.run(&signed.bytes, Vec::new()).await);
+    for request in requests {
+        assert_eq!(codes(&bench.run(&request, Vec::new()).await), Some((0x24, 0x06, None)));
+    }
+    let signed = bench.signed(bench.cdb(read(0, 0)), &bench.capability(Permissions::READ));
+    data_in(bench.run(&signed.bytes, Vec::new()).await);
+}
+
+#[tokio::test]
+async fn a_security_token_is_valid_in_its_session_only() {
+    let bench = Bench::new(SecurityMethod::CapKey).await;
+    let capability =
+        Capability { method: SecurityMethod::CapKey, ..bench.capability(Permissions::READ) };
+    let signed = bench.signed(bench.cdb(read(0, 0)), &capability);
+    data_in(bench.run(&signed.bytes, Vec::new()).await);
+    let token = bench.token();
+    bench.unit.nexus_closed(&bench.nexus);
+    bench.unit.nexus_opened(&bench.nexus);
+    assert_ne!(bench.token(), token);
+    let _ = bench.run(&[0; 6], Vec::new()).await;
+    let stolen = bench.run(&signed.bytes, Vec::new()).await;
+    assert_eq!(codes(&stolen), Some((0x24, 0x00, Some(184))));
+}
+
+#[tokio::test]
+async fn clients_read_the_clock_and_the_names_of_the_keys() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let get = async |object: ObjectAddress, selections: &[AttributeSelection], key: &Key| {
+        let get = list::encode_selections(selections);
+        let mut cdb = bench.cdb(Command::GetAttributes { object });
+        cdb.attributes = AttributeParameters::Lists {
+            get: Some(ListInBuffer { length: get.len() as u32, offset: 0 }),
+            retrieved: Some(Space { offset: 0, allocation_length: 1 << 12 }),
+            set: None,
+        };
+        let permissions = Permissions::GET_ATTRIBUTES | Permissions::POLICY_SECURITY;
+        let object_type = object.known_type().unwrap();
+        let method = SecurityMethod::CmdRsp;
+        let capability = Capability::for_object(object, object_type, permissions, method);
+        let signed = bench.signed_with(cdb, &capability, key);
+        let answer = data_in(bench.run(&signed.bytes, get).await);
+        list::parse_attributes(&answer.into(), 100).unwrap()
+    };
+    let one = |page, number| AttributeSelection::One(AttributeId::new(page, number));
+    let seed = set_key(KeyToSet::Root, 0xa0).seed;
+    let root = master().derive(&seed);
+    let selections = [one(0x9000_0001, 0x100), one(0x9000_0005, 0x7ffe), one(0x9000_0005, 0x7)];
+    let found = get(ObjectAddress::ROOT, &selections, &root.authentication).await;
+    let now = bench.unit.security().clock().now();
+    assert_eq!(found[0].value.as_ref(), now.to_bytes());
+    assert_eq!(found[1].value.as_ref(), [7; 7]);
+    assert_eq!(found[2].value.as_ref(), [0, 0x0f]);
+    let partition = root.derive(&seed);
+    let page = [AttributeSelection::Page(0x3000_0005)];
+    let found = get(ObjectAddress::partition(PARTITION), &page, &partition.authentication).await;
+    let working = AttributeId::new(0x3000_0005, 0x8000 + u32::from(VERSION));
+    assert!(found.iter().any(|attribute| attribute.id == working && attribute.value == [7; 7][..]));
+}
