@@ -1,4 +1,4 @@
-//! What the parts of a drive that speak SCSI need of its store.
+//! The interface of a store to the check of capabilities and to the logical unit.
 
 use bytes::Bytes;
 use object::{Command, ObjectAddress, ObjectError, ObjectStore, ObjectType, Timestamp};

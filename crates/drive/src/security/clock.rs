@@ -2,8 +2,8 @@
 //!
 //! A stable record has the *mark*, a time that the clock does not pass. Before the clock comes near
 //! the mark, a later mark is written. After a restart the clock begins behind the mark, so it is
-//! later than every time that it has shown before, whatever the clock of the host says. What has
-//! expired once therefore stays expired.
+//! later than every time that it has shown before, whatever the clock of the host says. A
+//! capability that has expired therefore stays expired.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -50,7 +50,7 @@ fn needed_to_get(selection: AttributeSelection) -> Permissions {
         AttributeSelection::One(AttributeId { page, .. })
         | AttributeSelection::Page(page)
         | AttributeSelection::PageFormat(page) => match page {
-            // What the command itself did, and what a client that knows its random tag did.
+            // The results of this command, and those of a command whose random tag the client knows.
             CURRENT_COMMAND | REQUEST_TAGS => Permissions::NONE,
             page if is_security_page(page) => {
                 Permissions::GET_ATTRIBUTES | Permissions::POLICY_SECURITY

@@ -23,7 +23,7 @@ pub enum MasterKeyError {
 /// Parses the content of a file with a master key.
 ///
 /// # Errors
-/// The reason why the content is not a master key. It contains nothing of the content.
+/// The reason why the content is not a master key. No digit of the content is in it.
 pub fn parse_master_key(content: &[u8]) -> Result<KeyPair, MasterKeyError> {
     let content = content.strip_suffix(b"\n").unwrap_or(content);
     let lines: Vec<&[u8]> = content.split(|&byte| byte == b'\n').collect();

@@ -70,7 +70,7 @@ impl NonceTable {
     /// Uses a nonce.
     ///
     /// # Errors
-    /// See [`Self::check`]. Of several calls with one nonce at most one succeeds.
+    /// See [`Self::check`]. At most one of several calls with one nonce succeeds.
     pub fn record(&self, slot: KeySlot, nonce: Nonce, window: NonceWindow) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         state.check(slot, nonce, window)?;

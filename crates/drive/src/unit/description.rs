@@ -1,4 +1,5 @@
-//! What an object unit reports of itself: INQUIRY, VPD pages, supported commands, mode parameters.
+//! The properties that an object unit reports: INQUIRY, VPD pages, supported commands, mode
+//! parameters.
 
 use object::{Command, FlushScope, ObjectRequest};
 use osd::security::{SYSTEM_ID_BYTES, SecurityMethod, SystemId};

@@ -34,7 +34,8 @@ pub struct OutLayout {
     pub data: Range<u64>,
     pub set: Range<u64>,
     pub get: Range<u64>,
-    /// The integrity information; `None` with methods other than ALLDATA, or if there is no data.
+    /// The integrity information; `None` with methods other than ALLDATA, or if the CDB has none and
+    /// there is no data.
     pub integrity: Option<Range<u64>>,
     /// Bytes of the buffer that the command uses.
     pub end: u64,
@@ -96,7 +97,8 @@ impl OutLayout {
                 }
             }
         }
-        if method == SecurityMethod::AllData && parts.iter().any(|part| !part.range.is_empty()) {
+        let has_parts = parts.iter().any(|part| !part.range.is_empty());
+        if method == SecurityMethod::AllData && (has_parts || cdb.data_out_integrity.is_some()) {
             let offset = cdb.data_out_integrity.ok_or(Refusal::Field(DATA_OUT_OFFSET))?;
             let place = range(offset, DATA_OUT_INTEGRITY_BYTES as u64, DATA_OUT_OFFSET)?;
             // The information covers everything before it.
@@ -129,7 +131,8 @@ impl InLayout {
             layout.retrieved = Some(place.clone());
             parts.push(Part { range: place, field });
         }
-        if method == SecurityMethod::AllData && (layout.data > 0 || !parts.is_empty()) {
+        let has_parts = layout.data > 0 || !parts.is_empty();
+        if method == SecurityMethod::AllData && (has_parts || cdb.data_in_integrity.is_some()) {
             let offset = cdb.data_in_integrity.ok_or(Refusal::Field(DATA_IN_OFFSET))?;
             let place = range(offset, DATA_IN_INTEGRITY_BYTES as u64, DATA_IN_OFFSET)?;
             if parts.iter().any(|part| part.range.end > place.start) {
@@ -272,7 +275,10 @@ mod tests {
         cdb.data_out_integrity = Some(144);
         assert_eq!(all(&cdb).unwrap().integrity, Some(144..200));
         assert_eq!(all(&cdb).unwrap().end, 200);
-        assert_eq!(all(&write(0)).unwrap().integrity, None, "nothing to cover");
+        let mut empty = write(0);
+        assert_eq!(all(&empty).unwrap().integrity, None, "nothing to cover");
+        empty.data_out_integrity = Some(0);
+        assert_eq!(all(&empty).unwrap().integrity, Some(0..56), "sent nevertheless");
     }
 
     #[test]

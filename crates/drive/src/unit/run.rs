@@ -166,7 +166,7 @@ fn tag_scope(command: &Command, set: &[Attribute]) -> Option<ObjectAddress> {
     }
     let object = command.object();
     Some(match command {
-        // It changes the tags of user objects of the partition.
+        // The command changes the tags of user objects of the partition.
         Command::SetMemberAttributes { .. } => ObjectAddress::partition(object.partition),
         _ => object,
     })

@@ -1,4 +1,4 @@
-//! What the unit reports of itself.
+//! The properties that the unit reports, and its modes and reservations.
 
 use osd::ServiceAction;
 use scsi::vpd::SupportedPages;
