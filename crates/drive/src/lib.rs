@@ -1,11 +1,14 @@
-//! A drive of objects (T10 OSD-2): it checks each command against a capability.
+//! An object drive (T10 OSD-2): keeps objects on any volume, and checks each command against a
+//! capability.
 //!
 //! | module | contents |
 //! |--------|----------|
+//! | `store` | [`DriveStore`], an [`ObjectStore`](object::ObjectStore) on a stack of volumes: data in blocks of 4 KiB that are never overwritten in place, everything else in rows of an ordered table |
 //! | `backing` | what the other modules need of the store |
 //! | `security` | keys, nonces, the drive's clock, the check of a command |
 //! | `unit` | the logical unit of type 11h: CDBs, lists, answers |
 
+pub mod store;
 mod backing;
 pub mod security;
 pub mod unit;
@@ -13,4 +16,8 @@ pub mod unit;
 mod testing;
 
 pub use self::unit::{ListLimits, ObjectUnit};
-pub use backing::{DriveBacking, GuardFacts};
+pub use backing::DriveBacking;
+pub use store::{
+    Clock, DriveIdentity, DriveOptions, DriveStatistics, DriveStore, GuardFacts, Limits, OpenError,
+};
+pub use store::{DriveMutant, DriveMutation};

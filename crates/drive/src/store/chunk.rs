@@ -1,0 +1,87 @@
+//! A chunk row: where the blocks of 1 MiB of a user object are, with their checksums.
+//!
+//! An entry has twelve bytes: the number of the block plus one (8, little-endian; zero is a hole), and the CRC32C
+//! of its 4096 bytes (4). Holes at the end of the row are left out.
+
+use bytes::{Bytes, BytesMut};
+
+/// Blocks in a chunk.
+pub(crate) const CHUNK_BLOCKS: u64 = 256;
+const ENTRY: usize = 12;
+
+/// The place and checksum of one block; `None` in place of an entry is a hole.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct BlockEntry {
+    pub(crate) block: u64,
+    pub(crate) crc: u32,
+}
+
+/// Returns the entry of block `index` of a chunk.
+pub(crate) fn entry(row: Option<&Bytes>, index: u64) -> Option<BlockEntry> {
+    let at = index as usize * ENTRY;
+    let bytes = row?.get(at..at + ENTRY)?;
+    let block = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+    let crc = u32::from_le_bytes(bytes[8..].try_into().expect("4 bytes"));
+    Some(BlockEntry { block: block.checked_sub(1)?, crc })
+}
+
+/// A chunk row that is changed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChunkRow(BytesMut);
+
+impl ChunkRow {
+    pub(crate) fn new(row: Option<&Bytes>) -> Self {
+        Self(row.map(|row| BytesMut::from(&row[..])).unwrap_or_default())
+    }
+
+    /// Replaces an entry.
+    pub(crate) fn set(&mut self, index: u64, entry: Option<BlockEntry>) {
+        let at = index as usize * ENTRY;
+        if self.0.len() < at + ENTRY {
+            if entry.is_none() {
+                return;
+            }
+            self.0.resize(at + ENTRY, 0);
+        }
+        let (block, crc) = entry.map_or((0, 0), |entry| (entry.block + 1, entry.crc));
+        self.0[at..at + 8].copy_from_slice(&block.to_le_bytes());
+        self.0[at + 8..at + ENTRY].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Returns the row; `None` if all entries are holes.
+    pub(crate) fn finish(mut self) -> Option<Bytes> {
+        while self.0.len() >= ENTRY && self.0[self.0.len() - ENTRY..].iter().all(|byte| *byte == 0)
+        {
+            self.0.truncate(self.0.len() - ENTRY);
+        }
+        (!self.0.is_empty()).then(|| self.0.freeze())
+    }
+}
+
+/// Returns all entries of a row that are not holes, with their indexes.
+pub(crate) fn entries(row: &Bytes) -> impl Iterator<Item = (u64, BlockEntry)> {
+    let count = (row.len() / ENTRY) as u64;
+    (0..count).filter_map(move |index| entry(Some(row), index).map(|found| (index, found)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_at_the_end_take_no_bytes() {
+        let mut chunk = ChunkRow::new(None);
+        chunk.set(3, Some(BlockEntry { block: 0, crc: 9 }));
+        chunk.set(7, Some(BlockEntry { block: 5, crc: 6 }));
+        chunk.set(200, None);
+        let row = chunk.finish().unwrap();
+        assert_eq!(row.len(), 8 * ENTRY);
+        assert_eq!(entry(Some(&row), 3), Some(BlockEntry { block: 0, crc: 9 }));
+        assert_eq!((entry(Some(&row), 4), entry(Some(&row), 255)), (None, None));
+        assert_eq!(entries(&row).map(|(index, _)| index).collect::<Vec<_>>(), [3, 7]);
+        let mut chunk = ChunkRow::new(Some(&row));
+        chunk.set(3, None);
+        chunk.set(7, None);
+        assert_eq!(chunk.finish(), None);
+    }
+}

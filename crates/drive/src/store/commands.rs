@@ -1,0 +1,404 @@
+//! Performs commands.
+
+use bytes::Bytes;
+use object::{
+    Attribute, Command, ListedObject, ObjectAddress, ObjectError, ObjectReply, ObjectRequest,
+    ObjectResult, ObjectType, RefusedField,
+};
+
+use super::{
+    attributes::TAG_PAGE,
+    committer::CommitJob,
+    conclusion::{Conclusion, answer, conclude, decode_result, tag_of},
+    drive_core::DriveCore,
+    key,
+    listing::ListSource,
+    object_row::{FROZEN, ObjectRow},
+    objects::{
+        create_objects, create_partition, decode, find, find_partition, find_user,
+        remove_collection, remove_partition, remove_user, store,
+    },
+    plans::{DataChange, clear_change, length_change, segments_of, write_change},
+    reading::ranges_of,
+    transaction::Stop,
+};
+
+impl DriveCore {
+    pub(crate) async fn perform(&self, request: ObjectRequest) -> ObjectResult {
+        let is_tagged = tag_of(&request).filter(|_| request.command.is_unrepeatable());
+        if let Some(tag) = is_tagged
+            && let Some(current) = self.tagged(tag).await?
+        {
+            // The command was performed before: a second one has no effect and the first one's reply.
+            return Ok(ObjectReply { current, ..ObjectReply::default() });
+        }
+        let reply = self.dispatch(&request).await?;
+        if request.options.fua || is_always_stable(&request) {
+            self.commit(false).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Returns the result of the command with this request tag.
+    async fn tagged(&self, tag: [u8; 16]) -> Result<Option<object::CurrentCommand>, ObjectError> {
+        let row = self.run(|transaction| transaction.get(&key::tag(&tag))).await?;
+        Ok(row.as_deref().and_then(decode_result))
+    }
+
+    async fn dispatch(&self, request: &ObjectRequest) -> ObjectResult {
+        if let Some((source, list)) = ListSource::of(&request.command) {
+            return self.list(request, source, list).await;
+        }
+        match request.command {
+            Command::Read { object, length, start } => {
+                self.read(request, object, &ranges_of(request, start, length)?).await
+            }
+            Command::Write { object, length, start } => {
+                let change = write_change(&ranges_of(request, start, length)?, &request.data)?;
+                self.change(request, object, |_| Ok(change.clone())).await
+            }
+            Command::Append { object, .. } => self.append(request, object).await,
+            Command::Clear { object, length, start } => {
+                let range = start..end_of(start, length)?;
+                self.change(request, object, |row| Ok(clear_change(row, range.clone()))).await
+            }
+            Command::Punch { object, length, start } => {
+                self.punch(request, object, start..end_of(start, length)?).await
+            }
+            Command::Create { partition, requested, count } => {
+                self.create(request, partition, requested, count).await
+            }
+            Command::CreateAndWrite { partition, requested, start, .. } => {
+                end_of(start, request.data.len() as u64)?;
+                self.create_with(request, start, |transaction, now| {
+                    let row = ObjectRow::new(ObjectType::UserObject, now);
+                    let id = create_objects(transaction, partition, requested, 1, &row)?;
+                    Ok(ObjectAddress::new(partition, id))
+                })
+                .await
+            }
+            Command::ReadMap { object, start, map_type, .. } => {
+                self.read_map(request, object, start, map_type).await
+            }
+            Command::FormatOsd { .. } => self.format(request).await,
+            Command::CreatePartition { requested } => {
+                self.create_partition(request, requested).await
+            }
+            Command::RemovePartition { partition, with_contents } => {
+                self.remove_partition(request, partition, with_contents).await
+            }
+            Command::Remove { object } => self.remove(request, object).await,
+            Command::GetAttributes { object } => self.get_attributes(request, object).await,
+            Command::SetAttributes { object } => self.set_attributes(request, object).await,
+            Command::Flush { .. }
+            | Command::FlushCollection { .. }
+            | Command::FlushPartition { .. }
+            | Command::FlushOsd { .. } => self.flush(request).await,
+            _ => self.dispatch_collections(request).await,
+        }
+    }
+
+    async fn dispatch_collections(&self, request: &ObjectRequest) -> ObjectResult {
+        match request.command {
+            Command::CreateCollection { partition, requested } => {
+                self.create_collection(request, partition, requested).await
+            }
+            Command::RemoveCollection { collection, force } => {
+                self.remove_collection(request, collection, force).await
+            }
+            Command::RemoveMemberObjects { collection }
+            | Command::GetMemberAttributes { collection }
+            | Command::SetMemberAttributes { collection } => {
+                self.for_members(request, collection).await
+            }
+            Command::Query { collection, allocation_length, matches, immediate } => {
+                let matches = immediate.then_some(matches);
+                self.query(request, collection, allocation_length, matches).await
+            }
+            _ => Err(ObjectError::Unsupported),
+        }
+    }
+
+    async fn append(&self, request: &ObjectRequest, object: ObjectAddress) -> ObjectResult {
+        let lock = (object.object ^ object.partition) as usize % self.appends.len();
+        let _turn = self.appends[lock].lock().await;
+        let plan = |row: &ObjectRow| {
+            let length = end_of(row.length, request.data.len() as u64)?;
+            Ok(DataChange {
+                segments: segments_of(row.length, &request.data),
+                length,
+                needs_length: true,
+                append_start: row.length,
+                ..DataChange::default()
+            })
+        };
+        self.change(request, object, plan).await
+    }
+
+    async fn create(
+        &self,
+        request: &ObjectRequest,
+        partition: u64,
+        requested: u64,
+        count: u16,
+    ) -> ObjectResult {
+        self.admit_change().await?;
+        let now = self.now();
+        let count = u64::from(count.max(1));
+        self.run(|transaction| {
+            let row = ObjectRow::new(ObjectType::UserObject, now);
+            let first = create_objects(transaction, partition, requested, count, &row)?;
+            let mut members = Vec::new();
+            let mut reply = ObjectReply::default();
+            for id in first..first + count {
+                let address = ObjectAddress::new(partition, id);
+                let mut row = find_user(transaction, address)?;
+                let conclusion = Conclusion::new(self, request, address, now);
+                let one = conclude(transaction, &conclusion, &mut row, false)?;
+                let attributes = if count > 1 { one.attributes.clone() } else { Vec::new() };
+                members.push(ListedObject { id, object_type: ObjectType::UserObject, attributes });
+                if id == first {
+                    reply = one;
+                }
+            }
+            reply.members = members;
+            Ok(reply)
+        })
+        .await
+    }
+
+    async fn create_partition(&self, request: &ObjectRequest, requested: u64) -> ObjectResult {
+        self.admit_change().await?;
+        let now = self.now();
+        self.run(|transaction| {
+            let id = create_partition(transaction, requested, now)?;
+            let address = ObjectAddress::partition(id);
+            let mut row = find(transaction, address)?;
+            conclude(transaction, &Conclusion::new(self, request, address, now), &mut row, false)
+        })
+        .await
+    }
+
+    async fn remove(&self, request: &ObjectRequest, object: ObjectAddress) -> ObjectResult {
+        let now = self.now();
+        self.run(|transaction| {
+            let mut row = find_user(transaction, object)?;
+            super::objects::check_changeable(&row, RefusedField::Object)?;
+            let mut conclusion = Conclusion::new(self, request, object, now);
+            conclusion.change_in_used = -((row.used * 4096) as i64);
+            let reply = conclude(transaction, &conclusion, &mut row, false)?;
+            remove_user(transaction, object, &row)?;
+            Ok(reply)
+        })
+        .await
+    }
+
+    async fn remove_partition(
+        &self,
+        request: &ObjectRequest,
+        partition: u64,
+        with_contents: bool,
+    ) -> ObjectResult {
+        let now = self.now();
+        let address = ObjectAddress::partition(partition);
+        let reply = self
+            .run(|transaction| {
+                let mut row = find_partition(transaction, partition)?;
+                let is_empty = row.members.count + row.members.collections == 0;
+                if !is_empty && !with_contents {
+                    return Err(Stop::Failed(ObjectError::NotEmpty { object: address }));
+                }
+                let conclusion = Conclusion::new(self, request, address, now);
+                let reply = conclude(transaction, &conclusion, &mut row, false)?;
+                if is_empty {
+                    remove_partition(transaction, partition)?;
+                } else {
+                    // Nothing is created in the partition any more; a start after a crash goes on with the removal.
+                    row.flags |= FROZEN;
+                    store(transaction, address, &row)?;
+                    transaction.put(key::trash(partition), Some(Bytes::new()))?;
+                }
+                Ok((reply, is_empty))
+            })
+            .await?;
+        if let (reply, true) = reply {
+            return Ok(reply);
+        }
+        self.commit(false).await?;
+        self.empty_partition(partition).await?;
+        Ok(reply.0)
+    }
+
+    /// Removes the objects of a partition in steps, and then the partition.
+    pub(crate) async fn empty_partition(&self, partition: u64) -> Result<(), ObjectError> {
+        let (start, end) =
+            (key::object(ObjectAddress::new(partition, 1)), key::objects_end(partition));
+        loop {
+            self.admit_change().await?;
+            let is_done = self
+                .run(|transaction| {
+                    let page = transaction.page(&start, &end, REMOVAL_STEP)?;
+                    for (row_key, row) in &page.rows {
+                        let address = ObjectAddress::new(partition, key::last_number(row_key));
+                        let row = decode(address, row)?;
+                        match row.object_type {
+                            ObjectType::UserObject => {
+                                remove_user(transaction, address, &row)?;
+                            }
+                            _ if row.members.count == 0 => remove_collection(transaction, address)?,
+                            // Its members go first: they have higher identifiers.
+                            _ => {}
+                        }
+                    }
+                    let row = find_partition(transaction, partition)?;
+                    let is_done = row.members.count + row.members.collections == 0;
+                    if is_done {
+                        transaction.put(key::trash(partition), None)?;
+                        remove_partition(transaction, partition)?;
+                    }
+                    Ok(is_done)
+                })
+                .await?;
+            if is_done {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn get_attributes(&self, request: &ObjectRequest, object: ObjectAddress) -> ObjectResult {
+        let now = self.now();
+        let own = ObjectRequest {
+            set: request.set.iter().filter(|set| set.id.page != TAG_PAGE).cloned().collect(),
+            ..request.clone()
+        };
+        let mut reply = self
+            .run(|transaction| {
+                let mut row = find(transaction, object)?;
+                let conclusion = Conclusion::new(self, &own, object, now);
+                // The values before the command are returned.
+                let reply = answer(transaction, &conclusion, &row)?;
+                if !own.set.is_empty() {
+                    let silent = ObjectRequest { get: Vec::new(), ..own.clone() };
+                    let conclusion = Conclusion::new(self, &silent, object, now);
+                    conclude(transaction, &conclusion, &mut row, true)?;
+                }
+                Ok(reply)
+            })
+            .await?;
+        self.answer_tags(request, &mut reply.attributes).await?;
+        Ok(reply)
+    }
+
+    /// Fills in the result of the command whose tag is in the set list, and the oldest tag that is kept.
+    async fn answer_tags(
+        &self,
+        request: &ObjectRequest,
+        attributes: &mut [Attribute],
+    ) -> Result<(), ObjectError> {
+        let tag = tag_of(request).unwrap_or_default();
+        for attribute in attributes.iter_mut().filter(|attribute| attribute.id.page == TAG_PAGE) {
+            let number = attribute.id.number;
+            let value = self
+                .run(|transaction| match number {
+                    2 => transaction.get(&key::tag(&tag)),
+                    3 => {
+                        let oldest = transaction.counters.oldest_tag;
+                        transaction.get(&key::tag_order(oldest))
+                    }
+                    _ => Ok(None),
+                })
+                .await?;
+            attribute.value = value.unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    async fn set_attributes(&self, request: &ObjectRequest, object: ObjectAddress) -> ObjectResult {
+        let length = request.set.iter().rfind(|set| (set.id.page, set.id.number) == LOGICAL_LENGTH);
+        if let Some(length) = length {
+            let (page, number) = LOGICAL_LENGTH;
+            let value = length.value.as_ref().try_into().map(u64::from_be_bytes);
+            let length = value.map_err(|_| ObjectError::InvalidAttribute { page, number })?;
+            return self.change(request, object, |row| Ok(length_change(row, length))).await;
+        }
+        self.admit_change().await?;
+        let now = self.now();
+        self.run(|transaction| {
+            let mut row = find(transaction, object)?;
+            super::objects::check_changeable(&row, RefusedField::Object)?;
+            conclude(transaction, &Conclusion::new(self, request, object, now), &mut row, true)
+        })
+        .await
+    }
+
+    async fn flush(&self, request: &ObjectRequest) -> ObjectResult {
+        let now = self.now();
+        let object = request.command.object();
+        let reply = self
+            .run(|transaction| {
+                let mut row = find(transaction, object)?;
+                conclude(transaction, &Conclusion::new(self, request, object, now), &mut row, false)
+            })
+            .await?;
+        self.commit(false).await?;
+        Ok(reply)
+    }
+
+    /// Performs FORMAT OSD: one commit removes every row except the named records.
+    async fn format(&self, request: &ObjectRequest) -> ObjectResult {
+        let now = self.now();
+        let gone = || ObjectError::Storage("the object drive is closed".into());
+        {
+            let mut state = self.tables.state.lock();
+            if state.is_formatting {
+                return Err(ObjectError::FormatInProgress);
+            }
+            state.is_formatting = true;
+        }
+        let formatting = FormatEnd(self);
+        loop {
+            let idle = self.tables.idle.notified();
+            let mut idle = std::pin::pin!(idle);
+            idle.as_mut().enable();
+            if self.tables.state.lock().groups.reserved() == 0 {
+                break;
+            }
+            idle.await;
+        }
+        let (reply, done) = tokio::sync::oneshot::channel();
+        self.committer.send(CommitJob::Format { now, reply }).map_err(|_| gone())?;
+        done.await.map_err(|_| gone())?.map_err(super::tables::storage_error)?;
+        drop(formatting);
+        self.run(|transaction| {
+            let address = ObjectAddress::ROOT;
+            let mut row = find(transaction, address)?;
+            conclude(transaction, &Conclusion::new(self, request, address, now), &mut row, true)
+        })
+        .await
+    }
+}
+
+/// Lets commands in again at the end of FORMAT OSD.
+struct FormatEnd<'a>(&'a DriveCore);
+
+impl Drop for FormatEnd<'_> {
+    fn drop(&mut self) {
+        self.0.tables.state.lock().is_formatting = false;
+    }
+}
+
+/// Returns true if the effect of the command is stable whenever it is answered.
+fn is_always_stable(request: &ObjectRequest) -> bool {
+    let is_tag = |attribute: &Attribute| matches!(attribute.id.number, 0x4000_0001 | 0x4000_0002);
+    matches!(request.command, Command::FormatOsd { .. } | Command::RemovePartition { .. })
+        || request.set.iter().any(is_tag)
+}
+
+fn end_of(start: u64, length: u64) -> Result<u64, ObjectError> {
+    start.checked_add(length).ok_or(ObjectError::InvalidField { field: RefusedField::Length })
+}
+
+/// Page and number of the logical length of a user object.
+const LOGICAL_LENGTH: (u32, u32) = (1, 0x82);
+/// Objects that one step of the removal of a partition removes.
+const REMOVAL_STEP: usize = 256;

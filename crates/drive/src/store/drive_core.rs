@@ -1,0 +1,184 @@
+//! Runs transactions, loads rows for them, and waits for commits.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread::JoinHandle,
+};
+
+use object::{ObjectError, Timestamp};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::{
+    committer::CommitJob,
+    groups::BlockRuns,
+    loader::LoadJob,
+    mutant::DriveMutant,
+    options::DriveOptions,
+    reservation::{BlockWrites, Reservation},
+    row_store::{LoadedRows, Need},
+    superblock::Superblock,
+    tables::Tables,
+    transaction::{Step, Stop, Transaction},
+};
+
+pub(crate) struct DriveCore {
+    pub(crate) tables: Arc<Tables>,
+    pub(crate) options: DriveOptions,
+    pub(crate) superblock: tokio::sync::Mutex<Superblock>,
+    pub(crate) loader: mpsc::Sender<LoadJob>,
+    pub(crate) committer: mpsc::Sender<CommitJob>,
+    pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Locks of APPEND: two appends to one object would repeat each other's work.
+    pub(crate) appends: Box<[tokio::sync::Mutex<()>]>,
+    pub(crate) repaired: std::sync::atomic::AtomicU64,
+    pub(crate) damaged: std::sync::atomic::AtomicU64,
+}
+
+impl DriveCore {
+    pub(crate) fn now(&self) -> Timestamp {
+        self.options.clock.now()
+    }
+
+    /// Runs `step` as one transaction. It may run several times; only the last run has an effect.
+    pub(crate) async fn run<T>(
+        &self,
+        mut step: impl FnMut(&mut Transaction<'_>) -> Step<T>,
+    ) -> Result<T, ObjectError> {
+        let mut loaded = LoadedRows::default();
+        let mut waits = 0;
+        loop {
+            let stop = match self.attempt(&mut step, &mut loaded) {
+                Ok(value) => return Ok(value),
+                Err(stop) => stop,
+            };
+            match stop {
+                Stop::Failed(error) => return Err(error),
+                Stop::Missing(need) => self.load(need, &mut loaded).await?,
+                Stop::Identifiers => self.commit(true).await?,
+                Stop::Full if waits < MOST_WAITS => {
+                    waits += 1;
+                    self.commit(true).await?;
+                }
+                Stop::Full => {
+                    let groups = &self.tables.state.lock().groups;
+                    let (used, limit) = (groups.used * 4096, groups.blocks() * 4096);
+                    return Err(ObjectError::Quota { used, limit });
+                }
+            }
+        }
+    }
+
+    fn attempt<T>(
+        &self,
+        step: &mut impl FnMut(&mut Transaction<'_>) -> Step<T>,
+        loaded: &mut LoadedRows,
+    ) -> Step<T> {
+        let mut state = self.tables.state.lock();
+        if state.is_formatting {
+            return Err(Stop::Failed(ObjectError::FormatInProgress));
+        }
+        if loaded.generation != state.rows.generation {
+            *loaded = LoadedRows { generation: state.rows.generation, ..LoadedRows::default() };
+        }
+        let mut transaction = Transaction::new(&mut state, loaded, &self.tables.mutation);
+        match step(&mut transaction) {
+            Ok(value) => {
+                transaction.apply();
+                Ok(value)
+            }
+            Err(stop) => {
+                transaction.abandon();
+                Err(stop)
+            }
+        }
+    }
+
+    async fn load(&self, need: Need, loaded: &mut LoadedRows) -> Result<(), ObjectError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || ObjectError::Storage("the tables of the object drive are closed".into());
+        self.loader.send(Some((need, reply))).map_err(|_| gone())?;
+        let found = answer.await.map_err(|_| gone())??;
+        if found.generation == loaded.generation {
+            loaded.rows.extend(found.rows);
+            loaded.ranges.extend(found.ranges);
+        }
+        Ok(())
+    }
+
+    /// Waits until there is room for changes that are not stable yet. Commands that change something call it first.
+    pub(crate) async fn admit_change(&self) -> Result<(), ObjectError> {
+        let bytes = self.tables.state.lock().rows.delta_bytes;
+        if bytes > MOST_DELTA {
+            self.commit(false).await?;
+        } else if bytes > MOST_DELTA / 2 {
+            // The commit begins in the background. A closed committer is noticed by the next commit.
+            let _ = self.committer.send(CommitJob::Commit { force: false });
+        }
+        Ok(())
+    }
+
+    /// Makes all changes stable that have been applied, and all data written for them; with `force` commits even if
+    /// nothing has changed.
+    pub(crate) async fn commit(&self, force: bool) -> Result<(), ObjectError> {
+        let version = self.tables.state.lock().version;
+        let mut progress = self.tables.progress.subscribe();
+        let begin = progress.borrow().clone();
+        if begin.stable >= version && !force {
+            return Ok(());
+        }
+        let gone = || ObjectError::Storage("the object drive is closed".into());
+        self.committer.send(CommitJob::Commit { force }).map_err(|_| gone())?;
+        if self.tables.mutation.is(DriveMutant::FlushAnsweredEarly) {
+            return Ok(());
+        }
+        loop {
+            {
+                let now = progress.borrow_and_update();
+                if now.stable >= version && (!force || now.commits > begin.commits) {
+                    return Ok(());
+                }
+                if now.failures != begin.failures {
+                    return Err(super::tables::storage_error(&now.error));
+                }
+            }
+            progress.changed().await.map_err(|_| gone())?;
+        }
+    }
+
+    /// Takes over blocks that a transaction has reserved, so that they are given back if the command ends early.
+    pub(crate) fn take_over(&self, runs: BlockRuns) -> Reservation {
+        Reservation::new(&self.tables, runs)
+    }
+
+    /// Writes `data` to the blocks of a reservation.
+    pub(crate) fn write_blocks(
+        &self,
+        reservation: Reservation,
+        data: &volume::Data,
+    ) -> BlockWrites {
+        BlockWrites::begin(reservation, data, &self.committer)
+    }
+
+    /// Ends the threads, and closes the tables in order if `is_clean`.
+    pub(crate) fn stop(&self, reply: Option<oneshot::Sender<()>>) {
+        // A thread that has ended already takes no job.
+        let _ = self.committer.send(CommitJob::Stop(reply));
+        let _ = self.loader.send(None);
+    }
+}
+
+impl Drop for DriveCore {
+    fn drop(&mut self) {
+        self.stop(None);
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has reported it.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Commits for which a command waits before the drive counts as full: readers may keep freed blocks for a moment.
+const MOST_WAITS: u32 = 4;
+/// Bytes of changes in memory above which commands wait for a commit.
+const MOST_DELTA: usize = 16 << 20;

@@ -1,0 +1,224 @@
+//! The drive: opening and closing it, and its facts for the check of capabilities.
+
+use std::sync::{Arc, mpsc};
+
+use bytes::Bytes;
+use object::{ObjectAddress, ObjectError, ObjectRequest, ObjectResult, ObjectStore};
+use parking_lot::Mutex;
+use tokio::{runtime::Handle, sync::oneshot};
+use volume::{Reply, Stack};
+
+use super::{
+    attributes::root,
+    committer,
+    disk::{BLOCK, DriveDisk},
+    drive_core::DriveCore,
+    key, loader,
+    mutant::DriveMutation,
+    objects::find,
+    options::{DriveOptions, DriveStatistics, GuardFacts, OpenError},
+    superblock::{DriveState, Found, Superblock},
+    tables::{Tables, commit_rows, first_rows, open_database},
+};
+
+/// An object store on a volume.
+pub struct DriveStore {
+    core: DriveCore,
+    boot_epoch: u16,
+}
+
+impl DriveStore {
+    /// Opens the drive on `volume`. A volume of zeros is formatted.
+    ///
+    /// # Errors
+    /// The volume has other content, is too small, was cut short, or cannot be read.
+    pub async fn open(volume: Stack, options: DriveOptions) -> Result<Self, OpenError> {
+        Self::open_with(volume, options, DriveMutation::default()).await
+    }
+
+    /// Opens the drive like [`DriveStore::open`], with a deliberate fault.
+    ///
+    /// # Errors
+    /// See [`DriveStore::open`].
+    pub async fn open_with(
+        volume: Stack,
+        options: DriveOptions,
+        mutation: DriveMutation,
+    ) -> Result<Self, OpenError> {
+        let disk = Arc::new(DriveDisk::new(volume));
+        let mutation = Arc::new(mutation);
+        let mut superblock = match Superblock::read(&disk).await? {
+            Found::Drive(found) => found,
+            Found::Zeros => {
+                let identity = options.identity.system_id[..16].try_into().expect("20 bytes");
+                let mut planned = Superblock::plan(disk.bytes(), identity)?;
+                planned.write(&disk, &mutation).await?;
+                planned
+            }
+        };
+        let is_new = superblock.state == DriveState::Formatting;
+        let now = options.clock.now();
+        let (opened, result) = oneshot::channel();
+        let runtime = Handle::try_current().ok();
+        let (its_disk, its_layout, its_mutation) =
+            (Arc::clone(&disk), superblock.clone(), Arc::clone(&mutation));
+        let its_runtime = runtime.clone();
+        std::thread::spawn(move || {
+            let _guard = its_runtime.as_ref().map(Handle::enter);
+            let tables = open_tables(its_disk, its_layout, its_mutation, is_new, now);
+            // The caller may have gone.
+            let _ = opened.send(tables);
+        });
+        let ended = || OpenError::Tables("the thread that opened them ended".into());
+        let tables = Arc::new(result.await.map_err(|_| ended())??);
+        superblock.state = DriveState::InUse;
+        superblock.boot_epoch = superblock.boot_epoch.checked_add(1).unwrap_or(1);
+        superblock.write(&disk, &mutation).await?;
+        let boot_epoch = superblock.boot_epoch;
+        let core = start(tables, options, superblock, runtime)?;
+        core.commit(true).await.map_err(|error| OpenError::Tables(error.to_string()))?;
+        let store = Self { core, boot_epoch };
+        store.finish_removals().await.map_err(|error| OpenError::Tables(error.to_string()))?;
+        Ok(store)
+    }
+
+    /// Goes on with removals of partitions that a crash has interrupted.
+    async fn finish_removals(&self) -> Result<(), ObjectError> {
+        let (start, end) = (key::trash(0), key::trash_end());
+        let page = self.core.run(|transaction| transaction.page(&start, &end, 1024)).await?;
+        for (row_key, _) in page.rows {
+            self.core.empty_partition(key::last_number(&row_key)).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything stable and closes the tables. Later commands fail.
+    ///
+    /// # Errors
+    /// The storage failed.
+    pub async fn close(&self) -> Result<(), ObjectError> {
+        self.core.commit(false).await?;
+        let (reply, done) = oneshot::channel();
+        self.core.stop(Some(reply));
+        let closed = |_| ObjectError::Storage("the object drive is closed".into());
+        done.await.map_err(closed)?;
+        let mut superblock = self.core.superblock.lock().await;
+        superblock.state = DriveState::Closed;
+        let tables = &self.core.tables;
+        superblock
+            .write(&tables.disk, &tables.mutation)
+            .await
+            .map_err(|error| ObjectError::Storage(error.to_string()))
+    }
+
+    /// Returns the facts about an object with which a capability is compared.
+    pub fn guard_facts(&self, object: ObjectAddress) -> Reply<'_, Result<GuardFacts, ObjectError>> {
+        Reply::new(async move {
+            let row = self.core.run(|transaction| find(transaction, object)).await?;
+            Ok(GuardFacts {
+                object_type: row.object_type,
+                created: row.times.created,
+                policy_tag: row.policy_tag,
+            })
+        })
+    }
+
+    /// Returns a named record.
+    pub fn record(&self, name: &str) -> Reply<'_, Result<Option<Bytes>, ObjectError>> {
+        let key = key::record(name);
+        Reply::new(async move { self.core.run(|transaction| transaction.get(&key)).await })
+    }
+
+    /// Replaces a named record. It is stable when the reply is ready. FORMAT OSD keeps it.
+    pub fn put_record(&self, name: &str, value: Bytes) -> Reply<'_, Result<(), ObjectError>> {
+        let key = key::record(name);
+        Reply::new(async move {
+            self.core.run(|transaction| transaction.put(key.clone(), Some(value.clone()))).await?;
+            self.core.commit(false).await
+        })
+    }
+
+    /// Returns a number that increases each time that the drive is opened.
+    #[must_use]
+    pub fn boot_epoch(&self) -> u16 {
+        self.boot_epoch
+    }
+
+    /// Returns the number of blocks that are in use, with the number of all data blocks.
+    #[must_use]
+    pub fn statistics(&self) -> DriveStatistics {
+        use std::sync::atomic::Ordering;
+        let state = self.core.tables.state.lock();
+        DriveStatistics {
+            objects: 0,
+            partitions: 0,
+            used_bytes: state.groups.used * BLOCK,
+            capacity_bytes: state.groups.blocks() * BLOCK,
+            commits: self.core.tables.progress.borrow().commits,
+            repaired_blocks: self.core.repaired.load(Ordering::Relaxed),
+            damaged_blocks: self.core.damaged.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns the number of partitions.
+    ///
+    /// # Errors
+    /// The storage failed.
+    pub async fn partitions(&self) -> Result<u64, ObjectError> {
+        Ok(self.core.run(root).await?.members.count)
+    }
+}
+
+impl ObjectStore for DriveStore {
+    fn perform(&self, request: ObjectRequest) -> Reply<'_, ObjectResult> {
+        Reply::new(self.core.perform(request))
+    }
+}
+
+/// Opens the tables, and makes them if the drive is new. Blocks.
+fn open_tables(
+    disk: Arc<DriveDisk>,
+    layout: Superblock,
+    mutation: Arc<DriveMutation>,
+    is_new: bool,
+    now: object::Timestamp,
+) -> Result<Tables, OpenError> {
+    let database = open_database(&disk, &layout, &mutation, is_new)?;
+    let database = Mutex::new(Some(database));
+    if is_new {
+        let (_, rows) = first_rows(now);
+        commit_rows(&database, &rows, false)
+            .map_err(|error| OpenError::Tables(error.to_string()))?;
+    }
+    let database = database.into_inner().expect("it was just opened");
+    Tables::new(disk, layout, mutation, database)
+}
+
+fn start(
+    tables: Arc<Tables>,
+    options: DriveOptions,
+    superblock: Superblock,
+    runtime: Option<Handle>,
+) -> Result<DriveCore, OpenError> {
+    let (load, load_jobs) = mpsc::channel();
+    let (commit, commit_jobs) = mpsc::channel();
+    let failed = |error: std::io::Error| OpenError::Tables(error.to_string());
+    let threads = vec![
+        loader::start(Arc::clone(&tables), load_jobs, runtime.clone()).map_err(failed)?,
+        committer::start(Arc::clone(&tables), commit_jobs, runtime).map_err(failed)?,
+    ];
+    Ok(DriveCore {
+        tables,
+        options,
+        superblock: tokio::sync::Mutex::new(superblock),
+        loader: load,
+        committer: commit,
+        threads: Mutex::new(threads),
+        appends: (0..APPEND_LOCKS).map(|_| tokio::sync::Mutex::new(())).collect(),
+        repaired: Default::default(),
+        damaged: Default::default(),
+    })
+}
+
+/// Many more than commands at work at once, so that appends to different objects seldom share a lock.
+const APPEND_LOCKS: usize = 256;

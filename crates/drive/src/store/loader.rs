@@ -1,0 +1,74 @@
+//! The thread that reads rows which are not in memory.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+};
+
+use object::ObjectError;
+use tokio::{runtime::Handle, sync::oneshot};
+
+use super::{
+    key::{self, Key},
+    row_store::{LoadedRange, LoadedRows, Need},
+    tables::{Tables, get_row, get_rows, storage_error},
+};
+
+/// A request to read one need; `None` ends the thread.
+pub(crate) type LoadJob = Option<(Need, oneshot::Sender<Result<LoadedRows, ObjectError>>)>;
+
+pub(crate) fn start(
+    tables: Arc<Tables>,
+    jobs: mpsc::Receiver<LoadJob>,
+    runtime: Option<Handle>,
+) -> std::io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("drive-loader".into()).spawn(move || {
+        let _guard = runtime.as_ref().map(Handle::enter);
+        while let Ok(Some((need, reply))) = jobs.recv() {
+            // The caller may have gone.
+            let _ = reply.send(load(&tables, need).map_err(storage_error));
+        }
+    })
+}
+
+fn load(tables: &Tables, need: Need) -> Result<LoadedRows, redb::Error> {
+    let (generation, read) = {
+        let state = tables.state.lock();
+        (state.rows.generation, tables.read()?)
+    };
+    let mut loaded = LoadedRows { generation, ..LoadedRows::default() };
+    match need {
+        Need::Row(key) => {
+            let row = get_row(&read, &key)?;
+            loaded.rows.insert(key, row);
+        }
+        Need::Range { start, end, limit } => {
+            let rows = get_rows(&read, &start, &end, limit)?;
+            loaded.ranges.push(LoadedRange { start, end, limit, rows });
+        }
+        Need::Group(group) => {
+            let row = get_row(&read, &key::group(group))?;
+            let mut state = tables.state.lock();
+            if state.rows.generation == generation {
+                state.groups.load(group, row.as_ref());
+            }
+        }
+    }
+    remember(tables, &loaded);
+    Ok(loaded)
+}
+
+/// Puts the rows into the cache, unless a commit has happened since they were read.
+fn remember(tables: &Tables, loaded: &LoadedRows) {
+    let ranges = loaded.ranges.iter().flat_map(|range| &range.rows);
+    let rows: Vec<(&Key, Option<&bytes::Bytes>)> = loaded
+        .rows
+        .iter()
+        .map(|(key, row)| (key, row.as_ref()))
+        .chain(ranges.map(|(key, row)| (key, Some(row))))
+        .collect();
+    let mut state = tables.state.lock();
+    if state.rows.generation == loaded.generation {
+        rows.into_iter().for_each(|(key, row)| state.rows.remember(key, row));
+    }
+}

@@ -1,0 +1,43 @@
+//! The object store on a volume.
+//!
+//! Layout: a superblock in two copies, tables (redb on a part of the volume), and blocks of data. A row of the tables
+//! is about an object, an attribute, the places of 1 MiB of data (a *chunk*), or the free blocks of 128 MiB (a
+//! *group*). Changes collect in memory; a commit writes all of them to the tables at once. So after a crash, the drive
+//! is as it was after some commit, and of each object a consistent prefix of its changes remains.
+
+mod options;
+mod mutant;
+mod block_on;
+mod disk;
+mod superblock;
+mod metadata_file;
+mod key;
+mod object_row;
+mod chunk;
+mod groups;
+mod row_store;
+mod transaction;
+mod tables;
+mod loader;
+mod committer;
+mod reservation;
+mod drive_core;
+mod objects;
+mod attributes;
+mod conclusion;
+mod extents;
+mod pieces;
+mod plans;
+mod reading;
+mod writing;
+mod punching;
+mod listing;
+mod collections;
+mod commands;
+mod drive_store;
+
+pub use drive_store::DriveStore;
+pub use mutant::{DriveMutant, DriveMutation};
+pub use options::{
+    Clock, DriveIdentity, DriveOptions, DriveStatistics, GuardFacts, Limits, OpenError,
+};

@@ -1,0 +1,210 @@
+//! The row of an object: everything about it that has a fixed size.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use object::{ObjectType, Timestamp};
+
+/// A blank row of each type has this format.
+const ROW_VERSION: u8 = 1;
+const ROW_BYTES: usize = 136;
+
+/// Blocks of the object may be shared with a copy: a block that is freed may have more references.
+pub(crate) const MAY_SHARE: u8 = 1;
+/// The object does not change any more: it is in a snapshot, or a frozen copy.
+pub(crate) const FROZEN: u8 = 2;
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct ObjectRow {
+    pub(crate) object_type: ObjectType,
+    pub(crate) flags: u8,
+    pub(crate) times: ObjectTimes,
+    /// Logical length of a user object in bytes.
+    pub(crate) length: u64,
+    /// Blocks of data of a user object; of the objects of a partition; of the drive.
+    pub(crate) used: u64,
+    /// The number in the keys of the chunks of a user object. It is never given twice.
+    pub(crate) content: u64,
+    pub(crate) policy_tag: u32,
+    /// Bytes of the values of all attributes in rows.
+    pub(crate) attribute_bytes: u32,
+    /// Largest logical length; zero: the default of the partition or root.
+    pub(crate) max_length: u64,
+    pub(crate) members: Membership,
+    pub(crate) quota: Quota,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct ObjectTimes {
+    pub(crate) created: Timestamp,
+    pub(crate) attributes_accessed: Timestamp,
+    pub(crate) attributes_modified: Timestamp,
+    pub(crate) data_accessed: Timestamp,
+    pub(crate) data_modified: Timestamp,
+}
+
+/// The counts of a root, partition or collection.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Membership {
+    /// Partitions of the root; user objects of a partition; members of a collection.
+    pub(crate) count: u64,
+    pub(crate) collections: u64,
+    /// Creations and removals, wrapping: the LIST IDENTIFIER of a list.
+    pub(crate) changes: u32,
+    /// No identifier above this one was ever used in the partition.
+    pub(crate) highest: u64,
+    /// COLLECTION TYPE of a collection.
+    pub(crate) kind: u8,
+    /// The partition that a snapshot or clone was made of.
+    pub(crate) source: u64,
+}
+
+/// Quotas of a partition; the defaults of new partitions in the row of the root. Zero: no quota.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Quota {
+    pub(crate) bytes: u64,
+    pub(crate) objects: u64,
+    pub(crate) user_policy_tag: u32,
+}
+
+impl ObjectRow {
+    pub(crate) fn new(object_type: ObjectType, now: Timestamp) -> Self {
+        let times = ObjectTimes {
+            created: now,
+            attributes_accessed: now,
+            attributes_modified: now,
+            data_accessed: now,
+            data_modified: now,
+        };
+        Self {
+            object_type,
+            flags: 0,
+            times,
+            length: 0,
+            used: 0,
+            content: 0,
+            policy_tag: 0,
+            attribute_bytes: 0,
+            max_length: 0,
+            members: Membership::default(),
+            quota: Quota::default(),
+        }
+    }
+
+    pub(crate) fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(crate) fn encode(&self) -> Bytes {
+        let mut bytes = BytesMut::with_capacity(ROW_BYTES);
+        bytes.put_u8(ROW_VERSION);
+        bytes.put_u8(self.object_type as u8);
+        bytes.put_u8(self.flags);
+        bytes.put_u8(self.members.kind);
+        let times = &self.times;
+        for time in [
+            times.created,
+            times.attributes_accessed,
+            times.attributes_modified,
+            times.data_accessed,
+            times.data_modified,
+        ] {
+            bytes.put_slice(&time.to_bytes());
+        }
+        for number in [self.length, self.used, self.content, self.max_length] {
+            bytes.put_u64_le(number);
+        }
+        bytes.put_u32_le(self.policy_tag);
+        bytes.put_u32_le(self.attribute_bytes);
+        if self.object_type != ObjectType::UserObject {
+            let (members, quota) = (&self.members, &self.quota);
+            for number in [
+                members.count,
+                members.collections,
+                members.highest,
+                members.source,
+                quota.bytes,
+                quota.objects,
+            ] {
+                bytes.put_u64_le(number);
+            }
+            bytes.put_u32_le(members.changes);
+            bytes.put_u32_le(quota.user_policy_tag);
+        }
+        bytes.freeze()
+    }
+
+    /// Decodes a row. `None`: it was not written by this version.
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < USER_ROW_BYTES || bytes.get_u8() != ROW_VERSION {
+            return None;
+        }
+        let object_type = ObjectType::from_code(bytes.get_u8())?;
+        let (flags, kind) = (bytes.get_u8(), bytes.get_u8());
+        let mut time = || {
+            let mut six = [0; 6];
+            bytes.copy_to_slice(&mut six);
+            Timestamp::from_bytes(six)
+        };
+        let times = ObjectTimes {
+            created: time(),
+            attributes_accessed: time(),
+            attributes_modified: time(),
+            data_accessed: time(),
+            data_modified: time(),
+        };
+        let [length, used, content, max_length] = std::array::from_fn(|_| bytes.get_u64_le());
+        let (policy_tag, attribute_bytes) = (bytes.get_u32_le(), bytes.get_u32_le());
+        let (mut members, mut quota) =
+            (Membership { kind, ..Membership::default() }, Quota::default());
+        if object_type != ObjectType::UserObject {
+            if bytes.len() < 56 {
+                return None;
+            }
+            members.count = bytes.get_u64_le();
+            members.collections = bytes.get_u64_le();
+            members.highest = bytes.get_u64_le();
+            members.source = bytes.get_u64_le();
+            quota.bytes = bytes.get_u64_le();
+            quota.objects = bytes.get_u64_le();
+            members.changes = bytes.get_u32_le();
+            quota.user_policy_tag = bytes.get_u32_le();
+        }
+        Some(Self {
+            object_type,
+            flags,
+            times,
+            length,
+            used,
+            content,
+            policy_tag,
+            attribute_bytes,
+            max_length,
+            members,
+            quota,
+        })
+    }
+}
+
+/// Bytes of the row of a user object.
+const USER_ROW_BYTES: usize = 4 + 5 * 6 + 4 * 8 + 2 * 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_decode_as_they_were_encoded() {
+        let mut row = ObjectRow::new(ObjectType::Partition, Timestamp::from_ms(77));
+        row.members =
+            Membership { count: 1, collections: 2, changes: 3, highest: 4, kind: 5, source: 6 };
+        row.quota = Quota { bytes: 7, objects: 8, user_policy_tag: 9 };
+        (row.length, row.used, row.flags) = (10, 11, FROZEN);
+        assert_eq!(ObjectRow::decode(&row.encode()), Some(row.clone()));
+        let user =
+            ObjectRow { length: 12, ..ObjectRow::new(ObjectType::UserObject, Timestamp::MAX) };
+        assert_eq!(user.encode().len(), USER_ROW_BYTES);
+        assert_eq!(ObjectRow::decode(&user.encode()), Some(user));
+        for length in 0..row.encode().len() {
+            assert_eq!(ObjectRow::decode(&row.encode()[..length]), None);
+        }
+    }
+}

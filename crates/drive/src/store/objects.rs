@@ -1,0 +1,274 @@
+//! Looking up objects, creating them and removing them.
+
+use bytes::Bytes;
+use object::{FIRST_IDENTIFIER, ObjectAddress, ObjectError, ObjectType, RefusedField, Timestamp};
+
+use super::{
+    chunk, key,
+    object_row::{FROZEN, MAY_SHARE, ObjectRow},
+    transaction::{Step, Stop, Transaction},
+};
+
+/// Returns the row of an object.
+pub(crate) fn find(transaction: &mut Transaction<'_>, address: ObjectAddress) -> Step<ObjectRow> {
+    if address.partition == 0 && address.object != 0 {
+        return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Partition }));
+    }
+    match transaction.get(&key::object(address))? {
+        Some(row) => decode(address, &row),
+        None => Err(Stop::Failed(ObjectError::NoSuchObject { object: address })),
+    }
+}
+
+pub(crate) fn decode(address: ObjectAddress, row: &Bytes) -> Step<ObjectRow> {
+    let damaged = || ObjectError::Storage(format!("the row of {address} is damaged"));
+    ObjectRow::decode(row).ok_or_else(|| Stop::Failed(damaged()))
+}
+
+/// Returns the row of an object of one type.
+pub(crate) fn find_typed(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+    object_type: ObjectType,
+) -> Step<ObjectRow> {
+    let row = find(transaction, address)?;
+    if row.object_type == object_type {
+        return Ok(row);
+    }
+    let field = match object_type {
+        ObjectType::Root | ObjectType::Partition => RefusedField::Partition,
+        _ => RefusedField::Object,
+    };
+    Err(Stop::Failed(ObjectError::InvalidField { field }))
+}
+
+pub(crate) fn find_user(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+) -> Step<ObjectRow> {
+    if address.object == 0 {
+        return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Object }));
+    }
+    find_typed(transaction, address, ObjectType::UserObject)
+}
+
+pub(crate) fn find_partition(transaction: &mut Transaction<'_>, partition: u64) -> Step<ObjectRow> {
+    if partition == 0 {
+        return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Partition }));
+    }
+    find(transaction, ObjectAddress::partition(partition))
+}
+
+pub(crate) fn store(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+    row: &ObjectRow,
+) -> Step<()> {
+    transaction.put(key::object(address), Some(row.encode()))
+}
+
+/// Fails if the object must not change.
+pub(crate) fn check_changeable(row: &ObjectRow, field: RefusedField) -> Step<()> {
+    match row.has(FROZEN) {
+        true => Err(Stop::Failed(ObjectError::InvalidField { field })),
+        false => Ok(()),
+    }
+}
+
+/// Creates a partition. Returns its identifier.
+pub(crate) fn create_partition(
+    transaction: &mut Transaction<'_>,
+    requested: u64,
+    now: Timestamp,
+) -> Step<u64> {
+    check_requested(requested, RefusedField::Partition)?;
+    check_tables(transaction)?;
+    let mut root = find(transaction, ObjectAddress::ROOT)?;
+    let id = match requested {
+        0 => loop {
+            let id = transaction.next_id(1)?;
+            if transaction.get(&key::object(ObjectAddress::partition(id)))?.is_none() {
+                break id;
+            }
+        },
+        id => id,
+    };
+    let address = ObjectAddress::partition(id);
+    if transaction.get(&key::object(address))?.is_some() {
+        return Err(Stop::Failed(ObjectError::Exists { object: address }));
+    }
+    let mut row = ObjectRow::new(ObjectType::Partition, now);
+    row.quota = root.quota;
+    row.max_length = root.max_length;
+    transaction.insert(key::object(address), row.encode());
+    root.members.count += 1;
+    root.members.changes = root.members.changes.wrapping_add(1);
+    store(transaction, ObjectAddress::ROOT, &root)?;
+    Ok(id)
+}
+
+/// Creates `count` user objects or collections with consecutive identifiers. Returns the first one.
+pub(crate) fn create_objects(
+    transaction: &mut Transaction<'_>,
+    partition: u64,
+    requested: u64,
+    count: u64,
+    row: &ObjectRow,
+) -> Step<u64> {
+    check_requested(requested, RefusedField::Object)?;
+    check_tables(transaction)?;
+    let mut parent = find_partition(transaction, partition)?;
+    check_changeable(&parent, RefusedField::Partition)?;
+    let objects = parent.members.count + parent.members.collections;
+    if parent.quota.objects != 0 && objects + count > parent.quota.objects {
+        let limit = parent.quota.objects;
+        return Err(Stop::Failed(ObjectError::Quota { used: objects, limit }));
+    }
+    let first = match requested {
+        0 => choose(transaction, partition, count, parent.members.highest)?,
+        first => first,
+    };
+    let last = first
+        .checked_add(count - 1)
+        .ok_or(ObjectError::InvalidField { field: RefusedField::Object })?;
+    for id in first..=last {
+        let address = ObjectAddress::new(partition, id);
+        if id <= parent.members.highest && transaction.get(&key::object(address))?.is_some() {
+            return Err(Stop::Failed(ObjectError::Exists { object: address }));
+        }
+        let mut row = row.clone();
+        if row.object_type == ObjectType::UserObject {
+            row.content = transaction.next_content();
+        } else {
+            transaction.insert(key::collection(partition, id), Bytes::new());
+        }
+        transaction.insert(key::object(address), row.encode());
+    }
+    match row.object_type {
+        ObjectType::UserObject => parent.members.count += count,
+        _ => parent.members.collections += count,
+    }
+    parent.members.highest = parent.members.highest.max(last);
+    parent.members.changes = parent.members.changes.wrapping_add(1);
+    store(transaction, ObjectAddress::partition(partition), &parent)?;
+    Ok(first)
+}
+
+/// Chooses `count` consecutive identifiers that are free in the partition.
+fn choose(
+    transaction: &mut Transaction<'_>,
+    partition: u64,
+    count: u64,
+    highest: u64,
+) -> Step<u64> {
+    'next: loop {
+        let first = transaction.next_id(count)?;
+        for id in (first..first + count).take_while(|id| *id <= highest) {
+            if transaction.get(&key::object(ObjectAddress::new(partition, id)))?.is_some() {
+                continue 'next;
+            }
+        }
+        return Ok(first);
+    }
+}
+
+fn check_requested(requested: u64, field: RefusedField) -> Step<()> {
+    match requested {
+        1..FIRST_IDENTIFIER => Err(Stop::Failed(ObjectError::InvalidField { field })),
+        _ => Ok(()),
+    }
+}
+
+/// Fails if the tables have no room for more objects. Their last part stays free for removals.
+fn check_tables(transaction: &mut Transaction<'_>) -> Step<()> {
+    let (used, limit) = (transaction.counters.row_bytes, transaction.table_limit());
+    match used > limit {
+        true => Err(Stop::Failed(ObjectError::Quota { used, limit })),
+        false => Ok(()),
+    }
+}
+
+/// Removes a user object with its attributes, memberships and data. Returns the number of blocks that it had.
+pub(crate) fn remove_user(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+    row: &ObjectRow,
+) -> Step<u64> {
+    remove_attributes(transaction, address)?;
+    free_content(transaction, row)?;
+    transaction.put(key::object(address), None)?;
+    let mut parent = find_partition(transaction, address.partition)?;
+    parent.members.count -= 1;
+    parent.members.changes = parent.members.changes.wrapping_add(1);
+    parent.used -= row.used.min(parent.used);
+    store(transaction, ObjectAddress::partition(address.partition), &parent)?;
+    Ok(row.used)
+}
+
+/// Removes a collection that has no members.
+pub(crate) fn remove_collection(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+) -> Step<()> {
+    remove_attributes(transaction, address)?;
+    transaction.put(key::object(address), None)?;
+    transaction.put(key::collection(address.partition, address.object), None)?;
+    let mut parent = find_partition(transaction, address.partition)?;
+    parent.members.collections -= 1;
+    parent.members.changes = parent.members.changes.wrapping_add(1);
+    store(transaction, ObjectAddress::partition(address.partition), &parent)
+}
+
+/// Removes a partition that has no objects.
+pub(crate) fn remove_partition(transaction: &mut Transaction<'_>, partition: u64) -> Step<()> {
+    let address = ObjectAddress::partition(partition);
+    remove_attributes(transaction, address)?;
+    transaction.put(key::object(address), None)?;
+    let mut root = find(transaction, ObjectAddress::ROOT)?;
+    root.members.count -= 1;
+    root.members.changes = root.members.changes.wrapping_add(1);
+    store(transaction, ObjectAddress::ROOT, &root)
+}
+
+/// Removes all attributes of an object, and its memberships.
+fn remove_attributes(transaction: &mut Transaction<'_>, address: ObjectAddress) -> Step<()> {
+    let first = key::attribute(address, object::AttributeId::new(0, 0));
+    transaction.for_each(&first, &key::attributes_end(address), |transaction, row_key, value| {
+        let id = key::attribute_id(&row_key);
+        if address.object != 0 && id.page == super::attributes::MEMBERSHIP_PAGE {
+            super::attributes::leave(transaction, address, &value)?;
+        }
+        transaction.put(row_key, None)
+    })
+}
+
+/// Frees all blocks of a user object.
+fn free_content(transaction: &mut Transaction<'_>, row: &ObjectRow) -> Step<()> {
+    if row.used == 0 {
+        return Ok(());
+    }
+    let (start, end) = (key::chunk(row.content, 0), key::chunks_end(row.content));
+    transaction.for_each(&start, &end, |transaction, row_key, chunk| {
+        for (_, entry) in chunk::entries(&chunk) {
+            free_block(transaction, row, entry.block)?;
+        }
+        transaction.put(row_key, None)
+    })
+}
+
+/// Gives up one reference of the object to a block, and frees the block if it was the last one.
+pub(crate) fn free_block(
+    transaction: &mut Transaction<'_>,
+    row: &ObjectRow,
+    block: u64,
+) -> Step<()> {
+    if row.has(MAY_SHARE) {
+        let shared = key::shared(block);
+        if let Some(references) = transaction.get(&shared)? {
+            let more = references.first_chunk().map_or(1, |bytes| u32::from_le_bytes(*bytes));
+            let left = (more > 1).then(|| Bytes::copy_from_slice(&(more - 1).to_le_bytes()));
+            return transaction.put(shared, left);
+        }
+    }
+    transaction.free(block)
+}

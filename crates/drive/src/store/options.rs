@@ -1,0 +1,110 @@
+//! The options of a drive, and its errors at the start.
+
+use std::sync::Arc;
+
+use object::{ObjectType, Timestamp};
+
+/// The time of the drive. It never runs backwards.
+pub trait Clock: Send + Sync + 'static {
+    fn now(&self) -> Timestamp;
+}
+
+/// Names of the drive in the root information page.
+#[derive(Clone, Debug)]
+pub struct DriveIdentity {
+    pub system_id: [u8; 20],
+    /// At most 8 bytes.
+    pub vendor: String,
+    /// At most 16 bytes.
+    pub product: String,
+    /// At most 4 bytes.
+    pub revision: String,
+    pub serial: String,
+}
+
+/// Bounds of what one client can make the drive keep or do at once.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// Bytes of the attribute values of one object. 64 KiB: one command reads them in one list.
+    pub attribute_bytes: u64,
+    /// Objects in one answer of LIST and similar commands. 1,024: an answer is made in about a millisecond.
+    pub list_entries: usize,
+    /// Bytes of one attributes list. 64 KiB: the longest value fits.
+    pub list_bytes: usize,
+    /// Collections that one user object is a member of. 64: each of them is one row to change at REMOVE.
+    pub collections: usize,
+    /// Bytes of one command with its lists. 32 MiB: a session reserves memory for them.
+    pub command_bytes: u64,
+    /// Request tags that are kept. 4,096: more than the commands that can be at work at once.
+    pub request_tags: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            attribute_bytes: 64 << 10,
+            list_entries: 1024,
+            list_bytes: 64 << 10,
+            collections: 64,
+            command_bytes: 32 << 20,
+            request_tags: 4096,
+        }
+    }
+}
+
+/// The options with which a drive is opened.
+#[derive(Clone)]
+pub struct DriveOptions {
+    pub limits: Limits,
+    pub identity: DriveIdentity,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// The reason for which a volume was not opened as a drive.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(
+        "the volume has content that is not an object drive\nuse a volume of zeros: an object drive formats it at \
+         its first start"
+    )]
+    Foreign,
+    #[error(
+        "the volume holds an object drive of format version {version}, and this program knows version {known}\n\
+         start a newer version of this program"
+    )]
+    NewerVersion { version: u32, known: u32 },
+    #[error("the volume has {bytes} bytes, and an object drive needs at least {least}")]
+    TooSmall { bytes: u64, least: u64 },
+    #[error("the volume has {bytes} bytes, but the object drive on it was made for {formatted}")]
+    Truncated { bytes: u64, formatted: u64 },
+    #[error("both superblocks of the object drive are damaged")]
+    Superblocks,
+    #[error("the tables of the object drive are damaged: {0}")]
+    Tables(String),
+    #[error("the volume failed: {0}")]
+    Volume(#[from] volume::Error),
+}
+
+/// The facts about an object that the check of a capability compares.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct GuardFacts {
+    pub object_type: ObjectType,
+    pub created: Timestamp,
+    pub policy_tag: u32,
+}
+
+/// Counters of a drive.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct DriveStatistics {
+    /// User objects and collections.
+    pub objects: u64,
+    pub partitions: u64,
+    pub used_bytes: u64,
+    pub capacity_bytes: u64,
+    /// Groups of changes that were made stable.
+    pub commits: u64,
+    /// Blocks that did not match their checksum and were read from another copy.
+    pub repaired_blocks: u64,
+    /// Blocks that did not match their checksum, and had no good copy.
+    pub damaged_blocks: u64,
+}

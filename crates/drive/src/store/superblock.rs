@@ -1,0 +1,235 @@
+//! The superblock: what the volume is, and how it is divided.
+//!
+//! | bytes | content |
+//! |-------|---------|
+//! | 0 | superblock, first copy |
+//! | 4096 | superblock, second copy |
+//! | 8192, 12288 | length of the tables, two copies |
+//! | 65536 | tables |
+//! | `data_start` | blocks of data |
+//!
+//! A superblock has 80 bytes, the rest of its block is zero. Numbers are little-endian:
+//!
+//! | bytes | content |
+//! |-------|---------|
+//! | 0..8 | magic number `FBYOBJDR` |
+//! | 8..12 | format version |
+//! | 12..14 | boot epoch |
+//! | 14 | state: 1 being formatted, 2 in use, 3 closed |
+//! | 16..24 | sequence number: the copy with the higher number counts |
+//! | 24..40 | drive identity, random |
+//! | 40..48 | bytes of the volume when it was formatted |
+//! | 48..56 | bytes of the tables |
+//! | 56..64 | first byte of data |
+//! | 64..72 | number of data blocks |
+//! | 76..80 | CRC32C of bytes 0..76 |
+
+use bytes::Bytes;
+use volume::{Data, Durability};
+
+use super::{
+    disk::{BLOCK, DriveDisk, crc32c},
+    mutant::{DriveMutant, DriveMutation},
+    options::OpenError,
+};
+
+pub(crate) const VERSION: u32 = 1;
+/// First byte of the tables.
+pub(crate) const TABLES_START: u64 = 64 << 10;
+/// Offsets of the two copies of the length of the tables.
+pub(crate) const LENGTH_COPIES: [u64; 2] = [2 * BLOCK, 3 * BLOCK];
+
+const MAGIC: &[u8; 8] = b"FBYOBJDR";
+const COPIES: [u64; 2] = [0, BLOCK];
+const SIZE: usize = 80;
+/// Smallest volume: the tables need 4 MiB, and some room for data must be left.
+const LEAST_VOLUME: u64 = 8 << 20;
+const LEAST_TABLES: u64 = 4 << 20;
+/// One byte of tables for this many bytes of the volume: enough for objects of 16 KiB with four attributes.
+const TABLES_SHARE: u64 = 16;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum DriveState {
+    Formatting = 1,
+    InUse = 2,
+    Closed = 3,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Superblock {
+    pub(crate) state: DriveState,
+    pub(crate) boot_epoch: u16,
+    pub(crate) sequence: u64,
+    pub(crate) identity: [u8; 16],
+    pub(crate) volume_bytes: u64,
+    pub(crate) tables_bytes: u64,
+    pub(crate) data_start: u64,
+    pub(crate) data_blocks: u64,
+}
+
+/// The content of the places of the superblocks.
+pub(crate) enum Found {
+    Zeros,
+    Drive(Superblock),
+}
+
+impl Superblock {
+    /// Returns the division of a volume that is formatted.
+    pub(crate) fn plan(volume_bytes: u64, identity: [u8; 16]) -> Result<Self, OpenError> {
+        if volume_bytes < LEAST_VOLUME {
+            return Err(OpenError::TooSmall { bytes: volume_bytes, least: LEAST_VOLUME });
+        }
+        let tables_bytes = (volume_bytes / TABLES_SHARE).max(LEAST_TABLES) / BLOCK * BLOCK;
+        let data_start = TABLES_START + tables_bytes;
+        Ok(Self {
+            state: DriveState::Formatting,
+            boot_epoch: 0,
+            sequence: 0,
+            identity,
+            volume_bytes,
+            tables_bytes,
+            data_start,
+            data_blocks: (volume_bytes - data_start) / BLOCK,
+        })
+    }
+
+    fn encode(&self) -> [u8; SIZE] {
+        let mut bytes = [0; SIZE];
+        bytes[0..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.boot_epoch.to_le_bytes());
+        bytes[14] = self.state as u8;
+        bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        bytes[24..40].copy_from_slice(&self.identity);
+        bytes[40..48].copy_from_slice(&self.volume_bytes.to_le_bytes());
+        bytes[48..56].copy_from_slice(&self.tables_bytes.to_le_bytes());
+        bytes[56..64].copy_from_slice(&self.data_start.to_le_bytes());
+        bytes[64..72].copy_from_slice(&self.data_blocks.to_le_bytes());
+        let crc = crc32c(&bytes[..76]);
+        bytes[76..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Decodes a copy. `None`: damaged, or not of a drive.
+    fn decode(bytes: &[u8]) -> Option<Result<Self, OpenError>> {
+        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+        if &bytes[..8] != MAGIC || crc32c(&bytes[..76]) != short(76) {
+            return None;
+        }
+        let version = short(8);
+        if version > VERSION {
+            return Some(Err(OpenError::NewerVersion { version, known: VERSION }));
+        }
+        let state = match bytes[14] {
+            1 => DriveState::Formatting,
+            2 => DriveState::InUse,
+            3 => DriveState::Closed,
+            _ => return None,
+        };
+        let found = Self {
+            state,
+            boot_epoch: u16::from_le_bytes([bytes[12], bytes[13]]),
+            sequence: number(16),
+            identity: bytes[24..40].try_into().expect("16 bytes"),
+            volume_bytes: number(40),
+            tables_bytes: number(48),
+            data_start: number(56),
+            data_blocks: number(64),
+        };
+        found.is_consistent().then_some(Ok(found))
+    }
+
+    fn is_consistent(&self) -> bool {
+        let data_bytes = self.data_blocks.checked_mul(BLOCK);
+        TABLES_START.checked_add(self.tables_bytes) == Some(self.data_start)
+            && self.data_start.is_multiple_of(BLOCK)
+            && data_bytes
+                .and_then(|bytes| bytes.checked_add(self.data_start))
+                .is_some_and(|end| end <= self.volume_bytes)
+    }
+
+    /// Returns the newest intact superblock of the volume.
+    pub(crate) async fn read(disk: &DriveDisk) -> Result<Found, OpenError> {
+        let bytes = disk.bytes();
+        if bytes < LEAST_VOLUME {
+            return Err(OpenError::TooSmall { bytes, least: LEAST_VOLUME });
+        }
+        let head = disk.read(0, TABLES_START).await?.into_bytes();
+        let mut newest: Option<Self> = None;
+        let mut has_magic = false;
+        for at in COPIES.map(|at| at as usize) {
+            has_magic |= head[at..at + 8] == *MAGIC;
+            if let Some(found) = Self::decode(&head[at..at + SIZE]) {
+                let found = found?;
+                if newest.as_ref().is_none_or(|known| known.sequence < found.sequence) {
+                    newest = Some(found);
+                }
+            }
+        }
+        match newest {
+            Some(found) if found.volume_bytes > bytes => {
+                Err(OpenError::Truncated { bytes, formatted: found.volume_bytes })
+            }
+            Some(found) => Ok(Found::Drive(found)),
+            None if has_magic => Err(OpenError::Superblocks),
+            None if is_blank(disk, &head).await? => Ok(Found::Zeros),
+            None => Err(OpenError::Foreign),
+        }
+    }
+
+    /// Writes the superblock with the next sequence number over the older copy. It is stable on return.
+    pub(crate) async fn write(
+        &mut self,
+        disk: &DriveDisk,
+        mutation: &DriveMutation,
+    ) -> Result<(), volume::Error> {
+        self.sequence += 1;
+        let mut block = vec![0; BLOCK as usize];
+        block[..SIZE].copy_from_slice(&self.encode());
+        let at = COPIES[(self.sequence % 2) as usize];
+        let durability = match mutation.is(DriveMutant::SuperblockNotStable) {
+            true => Durability::Volatile,
+            false => Durability::Stable,
+        };
+        disk.write(at, Data::from(Bytes::from(block)), durability).await
+    }
+}
+
+/// Returns true if the begin, the begin of the tables and the end of the volume are zero.
+async fn is_blank(disk: &DriveDisk, head: &Bytes) -> Result<bool, volume::Error> {
+    let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
+    let body = disk.read(TABLES_START, 1 << 20).await?.into_bytes();
+    let last = (disk.bytes() / BLOCK - 16) * BLOCK;
+    let tail = disk.read(last, 16 * BLOCK).await?.into_bytes();
+    Ok(is_zero(head) && is_zero(&body) && is_zero(&tail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_superblock_decodes_as_it_was_encoded_and_a_flipped_bit_is_noticed() {
+        let mut planned = Superblock::plan(64 << 20, [7; 16]).unwrap();
+        (planned.boot_epoch, planned.sequence) = (0x1234, 99);
+        let bytes = planned.encode();
+        assert_eq!(Superblock::decode(&bytes).unwrap().unwrap(), planned);
+        for bit in 0..SIZE * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&flipped).is_none(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_by_name() {
+        let mut bytes = Superblock::plan(64 << 20, [7; 16]).unwrap().encode();
+        bytes[8] = 9;
+        let crc = crc32c(&bytes[..76]);
+        bytes[76..].copy_from_slice(&crc.to_le_bytes());
+        let found = Superblock::decode(&bytes);
+        assert!(matches!(found, Some(Err(OpenError::NewerVersion { version: 9, known: 1 }))));
+    }
+}

@@ -1,0 +1,316 @@
+//! A transaction on rows: it reads rows that are in memory, collects changes, and applies all of them at once.
+//!
+//! The steps of a command run in a closure. If a row is not in memory, the closure ends with [`Stop::Missing`], the
+//! row is loaded without the lock, and the closure runs again from its begin.
+
+use bytes::Bytes;
+use object::ObjectError;
+use smallvec::SmallVec;
+
+use super::{
+    groups::{BlockRun, BlockRuns, GROUP_BLOCKS, Groups, NoBlocks, ReaderEpochs, push_block},
+    key::Key,
+    mutant::{DriveMutant, DriveMutation},
+    row_store::{LoadedRows, Need, RowStore, Rows},
+};
+
+/// The reason why a transaction did not happen.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Missing(Need),
+    Failed(ObjectError),
+    /// No block is free before freed blocks can be used again.
+    Full,
+    /// More identifiers must be reserved.
+    Identifiers,
+}
+
+impl From<ObjectError> for Stop {
+    fn from(error: ObjectError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+pub(crate) type Step<T> = Result<T, Stop>;
+
+/// Counters of the drive that are in one row.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counters {
+    /// The next identifier that the drive chooses.
+    pub(crate) next_id: u64,
+    /// Identifiers below this one are reserved in stable rows.
+    pub(crate) reserved_id: u64,
+    pub(crate) next_content: u64,
+    /// Bytes of all keys and values in the tables.
+    pub(crate) row_bytes: u64,
+    pub(crate) next_tag: u64,
+    pub(crate) oldest_tag: u64,
+}
+
+/// The state of the drive that transactions change.
+pub(crate) struct DriveTables {
+    pub(crate) rows: RowStore,
+    pub(crate) groups: Groups,
+    pub(crate) counters: Counters,
+    /// Changes so far.
+    pub(crate) version: u64,
+    pub(crate) epochs: ReaderEpochs,
+    /// The newest epoch whose changes are stable.
+    pub(crate) committed_epoch: u64,
+    /// FORMAT OSD is at work.
+    pub(crate) is_formatting: bool,
+    /// Bytes of rows above which nothing is created.
+    pub(crate) row_limit: u64,
+}
+
+pub(crate) struct Transaction<'a> {
+    tables: &'a mut DriveTables,
+    loaded: &'a LoadedRows,
+    writes: Rows,
+    pub(crate) counters: Counters,
+    reserved: BlockRuns,
+    confirmed: BlockRuns,
+    freed: BlockRuns,
+    faults: &'a DriveMutation,
+}
+
+/// A page of rows in ascending order.
+pub(crate) struct RowPage {
+    pub(crate) rows: Vec<(Key, Bytes)>,
+    /// The key with which the next page begins; `None`: this is the last one.
+    pub(crate) next: Option<Key>,
+}
+
+impl<'a> Transaction<'a> {
+    pub(crate) fn new(
+        tables: &'a mut DriveTables,
+        loaded: &'a LoadedRows,
+        faults: &'a DriveMutation,
+    ) -> Self {
+        let counters = tables.counters;
+        Self {
+            tables,
+            loaded,
+            writes: Rows::new(),
+            counters,
+            reserved: SmallVec::new(),
+            confirmed: SmallVec::new(),
+            freed: SmallVec::new(),
+            faults,
+        }
+    }
+
+    /// Returns a row; `None` if there is none.
+    pub(crate) fn get(&mut self, key: &Key) -> Step<Option<Bytes>> {
+        if let Some(row) = self.writes.get(key) {
+            return Ok(row.clone());
+        }
+        if let Some(row) = self.tables.rows.changed(key) {
+            return Ok(row.clone());
+        }
+        if let Some(row) = self.loaded.rows.get(key) {
+            return Ok(row.clone());
+        }
+        self.tables.rows.get(key).ok_or_else(|| Stop::Missing(Need::Row(key.clone())))
+    }
+
+    /// Replaces a row that the transaction has read, or removes it.
+    pub(crate) fn put(&mut self, key: Key, row: Option<Bytes>) -> Step<()> {
+        let old = self.get(&key)?;
+        let size =
+            |row: &Option<Bytes>| row.as_ref().map_or(0, |row| (row.len() + key.len()) as u64);
+        let bytes = self.counters.row_bytes + size(&row);
+        self.counters.row_bytes = bytes.saturating_sub(size(&old));
+        self.writes.insert(key, row);
+        Ok(())
+    }
+
+    /// Adds a row that is known not to exist.
+    pub(crate) fn insert(&mut self, key: Key, row: Bytes) {
+        self.counters.row_bytes += (row.len() + key.len()) as u64;
+        self.writes.insert(key, Some(row));
+    }
+
+    /// Returns rows from `start` on before `end`, about `limit` of them.
+    pub(crate) fn page(&mut self, start: &Key, end: &Key, limit: usize) -> Step<RowPage> {
+        let loaded = self
+            .loaded
+            .ranges
+            .iter()
+            .find(|range| range.start == *start && range.end == *end && range.limit == limit);
+        let Some(loaded) = loaded else {
+            let (start, end) = (start.clone(), end.clone());
+            return Err(Stop::Missing(Need::Range { start, end, limit }));
+        };
+        // Behind the last row that was read, the tables may have rows that are not known yet.
+        let next = loaded.rows.last().filter(|_| loaded.is_partial()).map(|(key, _)| {
+            let mut next = key.clone();
+            next.push(0);
+            next
+        });
+        let end = next.as_ref().unwrap_or(end);
+        if start >= end {
+            return Ok(RowPage { rows: Vec::new(), next });
+        }
+        let bounds = || start.clone()..end.clone();
+        let frozen = self.tables.rows.frozen.as_deref();
+        let mut rows = Rows::new();
+        rows.extend(loaded.rows.iter().map(|(key, row)| (key.clone(), Some(row.clone()))));
+        for changed in
+            [frozen, Some(&self.tables.rows.delta), Some(&self.writes)].into_iter().flatten()
+        {
+            rows.extend(changed.range(bounds()).map(|(key, row)| (key.clone(), row.clone())));
+        }
+        let rows = rows.into_iter().filter_map(|(key, row)| Some((key, row?))).collect();
+        Ok(RowPage { rows, next })
+    }
+
+    /// Calls `each` for all rows from `start` on before `end`.
+    pub(crate) fn for_each(
+        &mut self,
+        start: &Key,
+        end: &Key,
+        mut each: impl FnMut(&mut Self, Key, Bytes) -> Step<()>,
+    ) -> Step<()> {
+        let mut at = Some(start.clone());
+        while let Some(start) = at {
+            let page = self.page(&start, end, PAGE_ROWS)?;
+            for (key, row) in page.rows {
+                each(self, key, row)?;
+            }
+            at = page.next;
+        }
+        Ok(())
+    }
+
+    /// Reserves blocks for data. They are reserved even if the transaction is run again.
+    pub(crate) fn reserve(&mut self, count: u64) -> Step<BlockRuns> {
+        if count == 0 {
+            return Ok(BlockRuns::new());
+        }
+        match self.tables.groups.reserve(count) {
+            Ok(runs) => {
+                self.reserved.extend(runs.iter().copied());
+                Ok(runs)
+            }
+            Err(NoBlocks::Load(group)) => Err(Stop::Missing(Need::Group(group))),
+            Err(NoBlocks::Full) if self.tables.groups.has_pending() => Err(Stop::Full),
+            Err(NoBlocks::Full) => Err(Stop::Failed(self.full())),
+        }
+    }
+
+    /// Returns the error for a drive without free blocks.
+    pub(crate) fn full(&self) -> ObjectError {
+        let groups = &self.tables.groups;
+        ObjectError::Quota { used: groups.used * 4096, limit: groups.blocks() * 4096 }
+    }
+
+    /// Counts reserved blocks as used, because rows refer to them now.
+    pub(crate) fn confirm(&mut self, runs: &[BlockRun]) {
+        self.confirmed.extend(runs.iter().copied());
+    }
+
+    /// Frees a block to which no row refers any more.
+    pub(crate) fn free(&mut self, block: u64) -> Step<()> {
+        let group = block / GROUP_BLOCKS;
+        if !self.tables.groups.is_loaded(group) {
+            return Err(Stop::Missing(Need::Group(group)));
+        }
+        push_block(&mut self.freed, block);
+        Ok(())
+    }
+
+    /// Returns the bytes of rows above which nothing is created.
+    pub(crate) fn table_limit(&self) -> u64 {
+        self.tables.row_limit
+    }
+
+    /// Returns a token that keeps all blocks from being used again that rows refer to now.
+    pub(crate) fn enter_epoch(&self) -> std::sync::Arc<()> {
+        self.tables.epochs.enter()
+    }
+
+    pub(crate) fn used_blocks(&self) -> u64 {
+        self.tables.groups.used
+    }
+
+    pub(crate) fn total_blocks(&self) -> u64 {
+        self.tables.groups.blocks()
+    }
+
+    /// Returns the next identifier that the drive chooses.
+    pub(crate) fn next_id(&mut self, count: u64) -> Step<u64> {
+        let first = self.counters.next_id;
+        if first + count > self.counters.reserved_id
+            && !self.faults.is(DriveMutant::IdentifiersNotReserved)
+        {
+            return Err(Stop::Identifiers);
+        }
+        self.counters.next_id += count;
+        Ok(first)
+    }
+
+    pub(crate) fn next_content(&mut self) -> u64 {
+        self.counters.next_content += 1;
+        self.counters.next_content
+    }
+
+    /// Applies the changes. Returns true if there were any.
+    pub(crate) fn apply(self) -> bool {
+        let is_change = !self.writes.is_empty();
+        let tables = self.tables;
+        tables.counters = self.counters;
+        if is_change {
+            tables.version += 1;
+        }
+        for (key, row) in self.writes {
+            tables.rows.put(key, row);
+        }
+        tables.groups.confirm(&self.confirmed);
+        tables.groups.release(&self.freed, self.faults.is(DriveMutant::FreedAtOnce));
+        is_change
+    }
+
+    /// Gives back what was reserved, because the transaction did not happen.
+    pub(crate) fn abandon(self) {
+        self.tables.groups.unreserve(&self.reserved);
+    }
+}
+
+impl Counters {
+    /// Returns the row, with the number of used blocks.
+    pub(crate) fn encode(&self, used: u64) -> Bytes {
+        let numbers = [
+            self.reserved_id,
+            self.next_content,
+            self.row_bytes,
+            self.next_tag,
+            self.oldest_tag,
+            used,
+        ];
+        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    /// Decodes the row, and the number of used blocks. Identifiers that were reserved count as given out.
+    pub(crate) fn decode(row: &[u8]) -> Option<(Self, u64)> {
+        if row.len() < 48 {
+            return None;
+        }
+        let number =
+            |n: usize| u64::from_le_bytes(row[n * 8..n * 8 + 8].try_into().expect("8 bytes"));
+        let counters = Self {
+            next_id: number(0),
+            reserved_id: number(0),
+            next_content: number(1),
+            row_bytes: number(2),
+            next_tag: number(3),
+            oldest_tag: number(4),
+        };
+        Some((counters, number(5)))
+    }
+}
+
+/// Identifiers that one commit reserves.
+pub(crate) const IDENTIFIER_STEP: u64 = 1 << 16;
+/// Rows in a page that a transaction reads to its end.
+pub(crate) const PAGE_ROWS: usize = 1024;

@@ -1,0 +1,337 @@
+//! Changes of the data of a user object: WRITE, APPEND, CLEAR, PUNCH and a new logical length.
+//!
+//! A change never overwrites a block that a row refers to. It looks up the object, writes the new content into
+//! reserved blocks, and then replaces the entries of the map in one transaction. If another command has changed the
+//! same blocks in the meantime, the change begins again.
+
+use object::{
+    ObjectAddress, ObjectError, ObjectReply, ObjectRequest, RefusedField, Timestamp,
+    TimestampControl,
+};
+use volume::Data;
+
+use super::{
+    chunk::BlockEntry,
+    conclusion::{Conclusion, conclude},
+    disk::{BLOCK, crc32c_of},
+    drive_core::DriveCore,
+    extents::{count_used, entry, make_holes, replace, shift_down},
+    groups::BlockRuns,
+    object_row::ObjectRow,
+    objects::{check_changeable, find, find_partition, find_user},
+    pieces::{BlockPiece, covers, cut, overlay},
+    plans::{DataChange, segments_of},
+    reading::ReadPlan,
+    reservation::Reservation,
+    transaction::{Step, Stop, Transaction},
+};
+
+/// A change with the state of the object that it was made for.
+pub(crate) struct Prepared {
+    pub(crate) row: ObjectRow,
+    pub(crate) change: DataChange,
+    pub(crate) pieces: Vec<BlockPiece>,
+    /// The entry of the block of each piece that has parts only.
+    pub(crate) old: Vec<(u64, Option<BlockEntry>)>,
+    /// Entries that must not change until the change is applied.
+    pub(crate) checks: Vec<(u64, Option<BlockEntry>)>,
+    pub(crate) token: std::sync::Arc<()>,
+}
+
+/// New content in reserved blocks.
+struct Written {
+    entries: Vec<(u64, BlockEntry)>,
+    reservation: Reservation,
+}
+
+impl DriveCore {
+    /// Performs a change that `plan` makes for the object's row, with the attributes of the request.
+    pub(crate) async fn change(
+        &self,
+        request: &ObjectRequest,
+        address: ObjectAddress,
+        plan: impl Fn(&ObjectRow) -> Result<DataChange, ObjectError> + Sync,
+    ) -> Result<ObjectReply, ObjectError> {
+        let done = self.try_change(request, address, |row| plan(row).map(Some)).await?;
+        done.ok_or(ObjectError::Unsupported)
+    }
+
+    /// Performs a change like [`DriveCore::change`]. Returns `None` when `plan` returns `None`.
+    pub(crate) async fn try_change(
+        &self,
+        request: &ObjectRequest,
+        address: ObjectAddress,
+        plan: impl Fn(&ObjectRow) -> Result<Option<DataChange>, ObjectError> + Sync,
+    ) -> Result<Option<ObjectReply>, ObjectError> {
+        self.admit_change().await?;
+        let now = self.now();
+        loop {
+            let prepared = self.run(|transaction| prepare(transaction, address, &plan)).await?;
+            let Some((prepared, runs)) = prepared else { return Ok(None) };
+            let reservation = self.take_over(runs);
+            let done = self.finish_change(request, address, &prepared, reservation, now).await?;
+            if done.is_some() {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Writes the data of a prepared change and applies it. Returns `None` if the object has changed in the meantime,
+    /// so that the change must be prepared again.
+    pub(crate) async fn finish_change(
+        &self,
+        request: &ObjectRequest,
+        address: ObjectAddress,
+        prepared: &Prepared,
+        reservation: Reservation,
+        now: Timestamp,
+    ) -> Result<Option<ObjectReply>, ObjectError> {
+        let written = self.write_pieces(address, prepared, reservation).await?;
+        let done = self
+            .run(|transaction| {
+                let mut row = find_user(transaction, address)?;
+                if !is_still(transaction, prepared, &row)? {
+                    return Ok(None);
+                }
+                check_changeable(&row, RefusedField::Object)?;
+                let before = row.used;
+                apply(transaction, &mut row, &prepared.change, &written)?;
+                note_change(request, &mut row, now);
+                count_used(transaction, address, before, row.used)?;
+                let mut conclusion = Conclusion::new(self, request, address, now);
+                conclusion.append_start = prepared.change.append_start;
+                conclusion.change_in_used = (row.used as i64 - before as i64) * BLOCK as i64;
+                conclude(transaction, &conclusion, &mut row, true).map(Some)
+            })
+            .await?;
+        if done.is_some() {
+            written.reservation.confirmed();
+        }
+        Ok(done)
+    }
+
+    /// Writes all pieces into reserved blocks.
+    async fn write_pieces(
+        &self,
+        address: ObjectAddress,
+        prepared: &Prepared,
+        reservation: Reservation,
+    ) -> Result<Written, ObjectError> {
+        if prepared.pieces.is_empty() {
+            return Ok(Written { entries: Vec::new(), reservation });
+        }
+        let mut all = Data::new();
+        let mut crcs = Vec::new();
+        let mut old = prepared.old.iter();
+        for piece in &prepared.pieces {
+            match piece {
+                BlockPiece::Whole { data, .. } => {
+                    crcs.extend(checksums(data));
+                    all.append(data.clone());
+                }
+                BlockPiece::Parts { block, parts } => {
+                    let (_, entry) = old.next().expect("one for each piece of this kind");
+                    let data =
+                        self.old_block(address, *block, *entry, parts, &prepared.row).await?;
+                    let data = overlay(data, parts);
+                    crcs.push(crc32c_of(&data));
+                    all.append(data);
+                }
+            }
+        }
+        let numbers = prepared.pieces.iter().flat_map(|piece| {
+            let first = piece.first();
+            first..first + piece.count()
+        });
+        let entries = numbers
+            .zip(reservation.blocks().zip(&crcs))
+            .map(|(number, (block, crc))| (number, BlockEntry { block, crc: *crc }))
+            .collect();
+        let reservation = self.write_blocks(reservation, &all).await?;
+        Ok(Written { entries, reservation })
+    }
+
+    /// Reads the present content of a block that is changed in part, unless the parts cover all of it.
+    async fn old_block(
+        &self,
+        address: ObjectAddress,
+        block: u64,
+        entry: Option<BlockEntry>,
+        parts: &[(usize, Data)],
+        row: &ObjectRow,
+    ) -> Result<Option<Data>, ObjectError> {
+        let content = row.length.saturating_sub(block * BLOCK).min(BLOCK) as usize;
+        if entry.is_none() || covers(parts, content) {
+            return Ok(None);
+        }
+        let mut plan = ReadPlan::default();
+        plan.push(block, entry);
+        self.read_plan(address, &plan).await.map(Some)
+    }
+
+    /// Creates an object with data, as one transaction.
+    pub(crate) async fn create_with(
+        &self,
+        request: &ObjectRequest,
+        start: u64,
+        create: impl Fn(&mut Transaction<'_>, Timestamp) -> Step<ObjectAddress>,
+    ) -> Result<ObjectReply, ObjectError> {
+        self.admit_change().await?;
+        let now = self.now();
+        let length = start + request.data.len() as u64;
+        let segments = segments_of(start, &request.data);
+        let prepared = Prepared {
+            row: ObjectRow::new(object::ObjectType::UserObject, now),
+            pieces: cut(&segments),
+            old: Vec::new(),
+            checks: Vec::new(),
+            change: DataChange { segments, length, ..DataChange::default() },
+            token: std::sync::Arc::new(()),
+        };
+        let parts =
+            prepared.pieces.iter().filter(|piece| matches!(piece, BlockPiece::Parts { .. }));
+        let prepared =
+            Prepared { old: parts.map(|piece| (piece.first(), None)).collect(), ..prepared };
+        // Refuse before data is written what would be refused afterwards.
+        let runs = self
+            .run(|transaction| {
+                let partition = find_partition(transaction, request.command.object().partition)?;
+                check_length(transaction, &partition, length, 0)?;
+                let blocks = prepared.pieces.iter().map(BlockPiece::count).sum();
+                check_quota(&partition, blocks)?;
+                transaction.reserve(blocks)
+            })
+            .await?;
+        let reservation = self.take_over(runs);
+        let written = self.write_pieces(request.command.object(), &prepared, reservation).await?;
+        let reply = self
+            .run(|transaction| {
+                let address = create(transaction, now)?;
+                let mut row = find_user(transaction, address)?;
+                apply(transaction, &mut row, &prepared.change, &written)?;
+                count_used(transaction, address, 0, row.used)?;
+                let mut conclusion = Conclusion::new(self, request, address, now);
+                conclusion.change_in_used = (row.used * BLOCK) as i64;
+                conclude(transaction, &conclusion, &mut row, true)
+            })
+            .await?;
+        written.reservation.confirmed();
+        Ok(reply)
+    }
+}
+
+fn prepare(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+    plan: &impl Fn(&ObjectRow) -> Result<Option<DataChange>, ObjectError>,
+) -> Step<Option<(Prepared, BlockRuns)>> {
+    let row = find_user(transaction, address)?;
+    check_changeable(&row, RefusedField::Object)?;
+    let Some(change) = plan(&row)? else { return Ok(None) };
+    let partition = find_partition(transaction, address.partition)?;
+    if change.length > row.length {
+        check_length(transaction, &partition, change.length, row.max_length)?;
+    }
+    let (mut pieces, mut old, mut checks, mut blocks) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for piece in cut(&change.segments) {
+        if let BlockPiece::Parts { block, .. } = piece {
+            let known = entry(transaction, &row, block)?;
+            checks.push((block, known));
+            if change.is_zeroing && known.is_none() {
+                continue;
+            }
+            old.push((block, known));
+        }
+        blocks += piece.count();
+        pieces.push(piece);
+    }
+    if blocks > 0 && row.length <= change.append_start {
+        // An append only adds blocks, so the quota can be checked before its data is written.
+        check_quota(&partition, blocks.saturating_sub(old.len() as u64))?;
+    }
+    // Reserve before entering the epoch: a drive that is full may have to wait for the end of this epoch.
+    let runs = transaction.reserve(blocks)?;
+    let token = transaction.enter_epoch();
+    Ok(Some((Prepared { row, change, pieces, old, checks, token }, runs)))
+}
+
+/// Returns true if the object is as it was when the change was prepared, as far as the change depends on it.
+fn is_still(transaction: &mut Transaction<'_>, prepared: &Prepared, row: &ObjectRow) -> Step<bool> {
+    // The token has kept the blocks of the old entries from being used again, so equal entries mean equal content.
+    let _ = &prepared.token;
+    if row.content != prepared.row.content
+        || (prepared.change.needs_length && row.length != prepared.row.length)
+    {
+        return Ok(false);
+    }
+    for (block, old) in &prepared.checks {
+        if entry(transaction, row, *block)? != *old {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Replaces the map of the object.
+fn apply(
+    transaction: &mut Transaction<'_>,
+    row: &mut ObjectRow,
+    change: &DataChange,
+    written: &Written,
+) -> Step<()> {
+    for holes in &change.holes {
+        make_holes(transaction, row, holes.clone())?;
+    }
+    if let Some((from, to)) = change.shift {
+        shift_down(transaction, row, from, to)?;
+    }
+    replace(transaction, row, &written.entries)?;
+    transaction.confirm(written.reservation.runs());
+    row.length = if change.needs_length { change.length } else { row.length.max(change.length) };
+    Ok(())
+}
+
+fn note_change(request: &ObjectRequest, row: &mut ObjectRow, now: Timestamp) {
+    if request.options.timestamps == TimestampControl::Update {
+        row.times.data_modified = now;
+    }
+}
+
+/// Fails if an object must not have `length` bytes.
+fn check_length(
+    transaction: &mut Transaction<'_>,
+    partition: &ObjectRow,
+    length: u64,
+    own: u64,
+) -> Step<()> {
+    let limit = match (own, partition.max_length) {
+        (0, 0) => find(transaction, ObjectAddress::ROOT)?.max_length,
+        (0, limit) | (limit, _) => limit,
+    };
+    if length > MOST_LENGTH {
+        return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Length }));
+    }
+    match limit != 0 && length > limit {
+        true => Err(Stop::Failed(ObjectError::Quota { used: length, limit })),
+        false => Ok(()),
+    }
+}
+
+fn check_quota(partition: &ObjectRow, more: u64) -> Step<()> {
+    let (used, limit) = ((partition.used + more) * BLOCK, partition.quota.bytes);
+    match limit != 0 && used > limit {
+        true => Err(Stop::Failed(ObjectError::Quota { used, limit })),
+        false => Ok(()),
+    }
+}
+
+fn checksums(data: &Data) -> impl Iterator<Item = u32> {
+    let block = BLOCK as usize;
+    (0..data.len() / block).map(move |n| match data.parts() {
+        [part] => super::disk::crc32c(&part[n * block..(n + 1) * block]),
+        _ => crc32c_of(&data.slice(n * block, block)),
+    })
+}
+
+/// Longest object: offsets in commands and in `i64` stay far from their ends.
+const MOST_LENGTH: u64 = 1 << 60;

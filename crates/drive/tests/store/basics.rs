@@ -1,0 +1,302 @@
+//! Single commands.
+
+use drive::{DriveStore, OpenError};
+use object::{
+    Attribute, AttributeSelection, Command, Continuation, MapRun, MapRunKind, MapType,
+    ObjectAddress, ObjectError, ObjectRequest, ObjectStore, ObjectType, Query, QueryCriterion,
+    QueryMatch, ReplyData, ScatterEntry,
+};
+use volume::{Data, Durability, Extent, Lba};
+
+use crate::support::*;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn foreign_short_and_newer_volumes_are_refused() {
+    run(async {
+        let foreign = memory(16 * MIB);
+        foreign.write(Lba(0), vec![1; 512].into(), Durability::Volatile).await.unwrap();
+        let opened = DriveStore::open(foreign, options()).await;
+        assert!(matches!(opened.err(), Some(OpenError::Foreign)));
+        let short = DriveStore::open(memory(MIB), options()).await;
+        assert!(matches!(short.err(), Some(OpenError::TooSmall { .. })));
+    });
+}
+
+#[test]
+fn objects_attributes_and_records_are_there_after_a_restart() {
+    run(async {
+        let volume = memory(64 * MIB);
+        let store = open(&volume).await;
+        let epoch = store.boot_epoch();
+        let partition = create_partition(&store).await;
+        assert_eq!(partition, 0x1_0000);
+        let object = create(&store, partition).await;
+        write(&store, object, 4090, b"hello world".to_vec()).await.unwrap();
+        set(&store, object, Attribute::new(0x1_0000, 1, b"inode".to_vec())).await.unwrap();
+        set(&store, object, Attribute::new(1, 9, b"name".to_vec())).await.unwrap();
+        store.put_record("clock", "12".into()).await.unwrap();
+        store.close().await.unwrap();
+        drop(store);
+        let store = open(&volume).await;
+        assert_eq!(store.boot_epoch(), epoch + 1);
+        assert_eq!(read(&store, object, 4088, 100).await.unwrap(), b"\0\0hello world");
+        assert_eq!(get(&store, object, 0x1_0000, 1).await.unwrap(), "inode");
+        assert_eq!(get(&store, object, 1, 9).await.unwrap(), "name");
+        assert_eq!(store.record("clock").await.unwrap().unwrap(), "12");
+        assert_eq!(list(&store, partition, 1).await.unwrap(), [object.object]);
+        let next = create(&store, partition).await;
+        assert!(next.object > object.object);
+    });
+}
+
+#[test]
+fn a_read_behind_the_end_says_how_many_bytes_there_are() {
+    run(async {
+        let store = open(&memory(64 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        append(&store, object, b"abc".to_vec()).await.unwrap();
+        let reply = append(&store, object, b"def".to_vec()).await.unwrap();
+        assert_eq!(reply.current.append_start, 3);
+        let reply = perform(&store, Command::Read { object, length: 10, start: 2 }).await.unwrap();
+        assert_eq!(reply.read_past_end, Some(4));
+        let reply = perform(&store, Command::Read { object, length: 4, start: 2 }).await.unwrap();
+        assert_eq!(reply.read_past_end, None);
+    });
+}
+
+#[test]
+fn punch_and_clear_work_on_bytes_and_on_blocks() {
+    run(async {
+        let store = open(&memory(64 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        append(&store, object, b"hello world".to_vec()).await.unwrap();
+        perform(&store, Command::Punch { object, length: 5, start: 0 }).await.unwrap();
+        assert_eq!(read(&store, object, 0, 100).await.unwrap(), b" world");
+        perform(&store, Command::Clear { object, length: 3, start: 0 }).await.unwrap();
+        assert_eq!(read(&store, object, 0, 100).await.unwrap(), b"\0\0\0rld");
+        let bytes: Vec<u8> = (0..3 * MIB).map(|n| (n / 4096 % 251) as u8).collect();
+        write(&store, object, 0, bytes.clone()).await.unwrap();
+        let used = get_number(&store, object, 1, 0x81).await;
+        assert_eq!(used, 3 * MIB);
+        perform(&store, Command::Punch { object, length: MIB, start: MIB }).await.unwrap();
+        assert_eq!(get_number(&store, object, 1, 0x81).await, 2 * MIB);
+        let left = read(&store, object, 0, 3 * MIB).await.unwrap();
+        assert!(left[..MIB as usize] == bytes[..MIB as usize]);
+        assert!(left[MIB as usize..] == bytes[2 * MIB as usize..]);
+        perform(&store, Command::Clear { object, length: MIB, start: 4096 }).await.unwrap();
+        assert_eq!(get_number(&store, object, 1, 0x81).await, MIB);
+        let map = Command::ReadMap {
+            object,
+            allocation_length: 1 << 20,
+            start: 0,
+            map_type: MapType::All,
+        };
+        let ReplyData::Map(runs) = perform(&store, map).await.unwrap().data else {
+            panic!("a map")
+        };
+        let run = |kind, start, length| MapRun { kind, start, length };
+        let expected = [
+            run(MapRunKind::Written, 0, 4096),
+            run(MapRunKind::Hole, 4096, MIB),
+            run(MapRunKind::Written, 4096 + MIB, MIB - 4096),
+        ];
+        assert_eq!(runs, expected);
+    });
+}
+
+#[test]
+fn scatter_and_gather_move_the_ranges_in_their_order() {
+    run(async {
+        let store = open(&memory(64 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        let entries = [(10_000, 5000), (0, 3), (12_000, 10)];
+        let entries: Vec<_> =
+            entries.iter().map(|&(start, length)| ScatterEntry { start, length }).collect();
+        let bytes: Vec<u8> = (0..5013).map(|n| n as u8 | 1).collect();
+        let command = Command::Write { object, length: 5013, start: 0 };
+        let mut request = ObjectRequest::new(command).with_data(Data::from(bytes.clone()));
+        request.continuation = Continuation::ScatterGather(entries.clone());
+        store.perform(request).await.unwrap();
+        let all = read(&store, object, 0, 20_000).await.unwrap();
+        assert_eq!(
+            (all.len(), &all[..4]),
+            (15_000, &[bytes[5000], bytes[5001], bytes[5002], 0][..])
+        );
+        assert_eq!(all[12_000..12_010], bytes[5003..]);
+        assert_eq!(all[10_000..12_000], bytes[..2000]);
+        let mut request = ObjectRequest::new(Command::Read { object, length: 5013, start: 0 });
+        request.continuation = Continuation::ScatterGather(entries);
+        let ReplyData::Bytes(data) = store.perform(request).await.unwrap().data else { panic!() };
+        let data = data.into_bytes();
+        assert_eq!((&data[5000..5003], &data[5003..]), (&bytes[5000..5003], &bytes[5003..]));
+    });
+}
+
+#[test]
+fn quotas_and_a_full_drive_refuse_before_anything_changes_and_removal_still_works() {
+    run(async {
+        let store = open(&memory(16 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        let quota = Attribute::new(0x3000_0002, 0x1_0001, (8 * 4096_u64).to_be_bytes().to_vec());
+        set(&store, ObjectAddress::partition(partition), quota).await.unwrap();
+        write(&store, object, 0, vec![1; 8 * 4096]).await.unwrap();
+        let full = write(&store, object, 8 * 4096, vec![1; 4096]).await;
+        assert!(matches!(full, Err(ObjectError::Quota { .. })), "{full:?}");
+        write(&store, object, 0, vec![2; 8 * 4096]).await.unwrap();
+        let other = create_partition(&store).await;
+        let big = create(&store, other).await;
+        let mut written = 0;
+        let error = loop {
+            match append(&store, big, vec![3; MIB as usize]).await {
+                Ok(_) => written += MIB,
+                Err(error) => break error,
+            }
+        };
+        assert!(
+            matches!(error, ObjectError::Quota { .. }) && written >= 10 * MIB,
+            "{error} {written}"
+        );
+        assert_eq!(get_number(&store, big, 1, 0x82).await, written);
+        perform(&store, Command::Remove { object: big }).await.unwrap();
+        let again = create(&store, other).await;
+        append(&store, again, vec![4; MIB as usize]).await.unwrap();
+    });
+}
+
+#[test]
+fn a_damaged_block_fails_for_its_range_only() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open(&volume).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        write(&store, object, 0, vec![7; 3 * 4096]).await.unwrap();
+        flush(&store).await.unwrap();
+        // Find the second block on the volume and damage it.
+        let blocks = volume.geometry().blocks / 8;
+        let mut found = Vec::new();
+        for block in 0..blocks {
+            let extent = Extent { lba: Lba(block * 8), blocks: 8 };
+            let bytes = volume.read(extent).await.unwrap().into_bytes();
+            if bytes.iter().all(|byte| *byte == 7) {
+                found.push(block);
+            }
+        }
+        assert_eq!(found.len(), 3);
+        volume.write(Lba(found[1] * 8), vec![8; 512].into(), Durability::Volatile).await.unwrap();
+        let damaged = read(&store, object, 0, 3 * 4096).await;
+        assert_eq!(damaged, Err(ObjectError::Damaged { object, range: 4096..8192 }));
+        assert_eq!(read(&store, object, 8192, 4096).await.unwrap(), vec![7; 4096]);
+        let map = Command::ReadMap {
+            object,
+            allocation_length: 4096,
+            start: 0,
+            map_type: MapType::DamagedData,
+        };
+        let ReplyData::Map(runs) = perform(&store, map).await.unwrap().data else {
+            panic!("a map")
+        };
+        assert_eq!(runs, [MapRun { kind: MapRunKind::DamagedData, start: 4096, length: 4096 }]);
+        write(&store, object, 4096, vec![9; 4096]).await.unwrap();
+        assert_eq!(read(&store, object, 4096, 1).await.unwrap(), [9]);
+    });
+}
+
+#[test]
+fn collections_have_members_that_queries_find() {
+    run(async {
+        let store = open(&memory(64 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let reply =
+            perform(&store, Command::CreateCollection { partition, requested: 0 }).await.unwrap();
+        let collection = reply.current.object;
+        assert_eq!(reply.current.object_type, Some(ObjectType::Collection));
+        let mut objects = Vec::new();
+        for n in 0..5_u8 {
+            let object = create(&store, partition).await;
+            let id = collection.object.to_be_bytes().to_vec();
+            set(&store, object, Attribute::new(4, 1, id)).await.unwrap();
+            set(&store, object, Attribute::new(0x1_0000, 1, vec![n + 1])).await.unwrap();
+            objects.push(object);
+        }
+        let criterion = QueryCriterion {
+            id: object::AttributeId::new(0x1_0000, 1),
+            minimum: vec![2].into(),
+            maximum: vec![3].into(),
+        };
+        let command =
+            Command::Query { collection, allocation_length: 4096, matches: 0, immediate: false };
+        let mut request = ObjectRequest::new(command);
+        let query = Query { match_type: QueryMatch::All, criteria: vec![criterion] };
+        request.continuation = Continuation::Query(query);
+        let ReplyData::List(found) = store.perform(request).await.unwrap().data else { panic!() };
+        let ids: Vec<_> = found.objects.iter().map(|object| object.id).collect();
+        assert_eq!(ids, [objects[1].object, objects[2].object]);
+        perform(&store, Command::Remove { object: objects[0] }).await.unwrap();
+        assert_eq!(get_number(&store, collection, 0x6000_0004, 0x10).await, 4);
+        let refused = perform(&store, Command::RemoveCollection { collection, force: false }).await;
+        assert!(matches!(refused, Err(ObjectError::NotEmpty { .. })));
+        perform(&store, Command::RemoveCollection { collection, force: true }).await.unwrap();
+        assert!(get(&store, objects[1], 4, 1).await.unwrap().is_empty());
+        let removed =
+            perform(&store, Command::RemovePartition { partition, with_contents: false }).await;
+        assert!(matches!(removed, Err(ObjectError::NotEmpty { .. })));
+        perform(&store, Command::RemovePartition { partition, with_contents: true }).await.unwrap();
+        assert_eq!(store.partitions().await.unwrap(), 0);
+        assert_eq!(store.statistics().used_bytes, 0);
+    });
+}
+
+#[test]
+fn format_removes_objects_and_keeps_records() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open(&volume).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        write(&store, object, 0, vec![7; 8192]).await.unwrap();
+        store.put_record("key", "sealed".into()).await.unwrap();
+        perform(&store, Command::FormatOsd { capacity: 0 }).await.unwrap();
+        let gone = read(&store, object, 0, 1).await;
+        assert_eq!(gone, Err(ObjectError::NoSuchObject { object }));
+        assert_eq!((store.statistics().used_bytes, store.partitions().await.unwrap()), (0, 0));
+        drop(store);
+        let store = open(&volume).await;
+        assert_eq!(store.record("key").await.unwrap().unwrap(), "sealed");
+        assert!(create_partition(&store).await > object.object);
+    });
+}
+
+#[test]
+fn a_tagged_command_is_performed_once_and_its_result_is_kept() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open(&volume).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        let tag = Attribute::new(0xf001_0000, 1, vec![5; 16]);
+        let command = Command::Append { object, length: 3 };
+        let request =
+            ObjectRequest::new(command).with_data(Data::from(b"abc".to_vec())).setting(tag.clone());
+        append(&store, object, b"xy".to_vec()).await.unwrap();
+        let first = store.perform(request.clone()).await.unwrap();
+        flush(&store).await.unwrap();
+        drop(store);
+        let store = open(&volume).await;
+        let second = store.perform(request).await.unwrap();
+        assert_eq!((first.current.append_start, second.current.append_start), (2, 2));
+        assert_eq!(read(&store, object, 0, 9).await.unwrap(), b"xyabc");
+        let result = object::AttributeId::new(0xf001_0000, 2);
+        let request = ObjectRequest::new(Command::GetAttributes { object: ObjectAddress::ROOT })
+            .setting(tag)
+            .getting(AttributeSelection::One(result));
+        let value = store.perform(request).await.unwrap().attributes.remove(0).value;
+        assert_eq!((value.len(), &value[32..]), (40, &2_u64.to_be_bytes()[..]));
+    });
+}

@@ -1,0 +1,6 @@
+//! Tests of the object drive on simulated disks.
+
+mod support;
+mod basics;
+mod model;
+mod crash;

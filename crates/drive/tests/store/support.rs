@@ -1,0 +1,157 @@
+//! A drive on a volume, and short forms of commands.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use bytes::Bytes;
+use drive::{Clock, DriveIdentity, DriveMutation, DriveOptions, DriveStore, Limits, OpenError};
+use object::{
+    Attribute, AttributeId, AttributeSelection, Command, ListRequest, ObjectAddress, ObjectError,
+    ObjectReply, ObjectRequest, ObjectStore, ReplyData, Timestamp,
+};
+use volume::{Data, Geometry, MemVolume, Stack};
+
+/// A clock that advances by a millisecond at each look.
+pub struct TestClock(AtomicU64);
+
+impl Clock for TestClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_ms(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+pub fn options() -> DriveOptions {
+    DriveOptions {
+        limits: Limits::default(),
+        identity: DriveIdentity {
+            system_id: *b"f181000e464f52454241",
+            vendor: "FOREBAY".into(),
+            product: "object drive".into(),
+            revision: "1".into(),
+            serial: "42".into(),
+        },
+        clock: Arc::new(TestClock(AtomicU64::new(1_700_000_000_000))),
+    }
+}
+
+pub fn geometry(bytes: u64) -> Geometry {
+    Geometry::with_blocks(bytes / 512)
+}
+
+pub fn memory(bytes: u64) -> Stack {
+    Arc::new(MemVolume::new(geometry(bytes)))
+}
+
+pub fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+pub async fn open(volume: &Stack) -> DriveStore {
+    DriveStore::open(volume.clone(), options()).await.expect("opened")
+}
+
+pub async fn open_with(volume: &Stack, mutation: DriveMutation) -> Result<DriveStore, OpenError> {
+    DriveStore::open_with(volume.clone(), options(), mutation).await
+}
+
+pub async fn perform(store: &DriveStore, command: Command) -> Result<ObjectReply, ObjectError> {
+    store.perform(ObjectRequest::new(command)).await
+}
+
+pub async fn create_partition(store: &DriveStore) -> u64 {
+    let reply = perform(store, Command::CreatePartition { requested: 0 }).await.expect("created");
+    reply.current.object.partition
+}
+
+pub async fn create(store: &DriveStore, partition: u64) -> ObjectAddress {
+    let command = Command::Create { partition, requested: 0, count: 1 };
+    perform(store, command).await.expect("created").current.object
+}
+
+pub async fn write(
+    store: &DriveStore,
+    object: ObjectAddress,
+    start: u64,
+    bytes: Vec<u8>,
+) -> Result<ObjectReply, ObjectError> {
+    let command = Command::Write { object, length: bytes.len() as u64, start };
+    store.perform(ObjectRequest::new(command).with_data(Data::from(bytes))).await
+}
+
+pub async fn append(
+    store: &DriveStore,
+    object: ObjectAddress,
+    bytes: Vec<u8>,
+) -> Result<ObjectReply, ObjectError> {
+    let command = Command::Append { object, length: bytes.len() as u64 };
+    store.perform(ObjectRequest::new(command).with_data(Data::from(bytes))).await
+}
+
+pub async fn read(
+    store: &DriveStore,
+    object: ObjectAddress,
+    start: u64,
+    length: u64,
+) -> Result<Vec<u8>, ObjectError> {
+    let reply = perform(store, Command::Read { object, length, start }).await?;
+    let ReplyData::Bytes(data) = reply.data else { panic!("READ returns bytes") };
+    Ok(data.into_bytes().to_vec())
+}
+
+pub async fn flush(store: &DriveStore) -> Result<(), ObjectError> {
+    let scope = object::FlushScope::RangeOrEverything;
+    perform(store, Command::FlushOsd { scope }).await.map(drop)
+}
+
+pub async fn set(
+    store: &DriveStore,
+    object: ObjectAddress,
+    attribute: Attribute,
+) -> Result<ObjectReply, ObjectError> {
+    store.perform(ObjectRequest::new(Command::SetAttributes { object }).setting(attribute)).await
+}
+
+pub async fn set_length(
+    store: &DriveStore,
+    object: ObjectAddress,
+    length: u64,
+) -> Result<ObjectReply, ObjectError> {
+    set(store, object, Attribute::new(1, 0x82, length.to_be_bytes().to_vec())).await
+}
+
+pub async fn get(
+    store: &DriveStore,
+    object: ObjectAddress,
+    page: u32,
+    number: u32,
+) -> Result<Bytes, ObjectError> {
+    let selection = AttributeSelection::One(AttributeId::new(page, number));
+    let request = ObjectRequest::new(Command::GetAttributes { object }).getting(selection);
+    Ok(store.perform(request).await?.attributes.remove(0).value)
+}
+
+pub async fn get_number(store: &DriveStore, object: ObjectAddress, page: u32, number: u32) -> u64 {
+    let value = get(store, object, page, number).await.expect("there");
+    u64::from_be_bytes(value.as_ref().try_into().expect("8 bytes"))
+}
+
+/// Lists all user objects of a partition, `at_once` in each answer.
+pub async fn list(
+    store: &DriveStore,
+    partition: u64,
+    at_once: u64,
+) -> Result<Vec<u64>, ObjectError> {
+    let mut ids = Vec::new();
+    let mut list = ListRequest { allocation_length: 24 + 8 * at_once, ..ListRequest::default() };
+    loop {
+        let reply = perform(store, Command::List { partition, list }).await?;
+        let ReplyData::List(found) = reply.data else { panic!("LIST returns a list") };
+        ids.extend(found.objects.iter().map(|object| object.id));
+        if found.continuation == 0 {
+            return Ok(ids);
+        }
+        (list.first, list.identifier) = (found.continuation, found.identifier);
+    }
+}
