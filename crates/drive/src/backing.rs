@@ -1,8 +1,10 @@
 //! The interface of a store to the check of capabilities and to the logical unit.
 
 use bytes::Bytes;
-use object::{Command, ObjectAddress, ObjectError, ObjectStore, ObjectType, Timestamp};
+use object::{Command, ObjectAddress, ObjectError, ObjectStore};
 use volume::Reply;
+
+use crate::store::{DriveStore, GuardFacts};
 
 /// An object store with the facts and records that the check of capabilities needs.
 pub trait DriveBacking: ObjectStore {
@@ -28,11 +30,20 @@ pub trait DriveBacking: ObjectStore {
     }
 }
 
-/// The facts about an object that a capability is checked against.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct GuardFacts {
-    pub object_type: ObjectType,
-    pub created: Timestamp,
-    /// The policy access tag in force for the object: its own, or that of its partition.
-    pub policy_tag: u32,
+impl DriveBacking for DriveStore {
+    fn guard_facts(&self, object: ObjectAddress) -> Reply<'_, Result<GuardFacts, ObjectError>> {
+        Self::guard_facts(self, object)
+    }
+
+    fn record(&self, key: &str) -> Reply<'_, Result<Option<Bytes>, ObjectError>> {
+        Self::record(self, key)
+    }
+
+    fn put_record(&self, key: &str, value: Bytes) -> Reply<'_, Result<(), ObjectError>> {
+        Self::put_record(self, key, value)
+    }
+
+    fn boot_epoch(&self) -> u16 {
+        Self::boot_epoch(self)
+    }
 }

@@ -23,10 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use volume::{Data, Reply};
 
-use crate::{
-    backing::{DriveBacking, GuardFacts},
-    security::TimeSource,
-};
+use crate::{backing::DriveBacking, security::TimeSource, store::GuardFacts};
 
 pub(crate) const PARTITION: u64 = 0x1_0000;
 pub(crate) const SYSTEM: SystemId = [0xf1; 20];

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use object::{ObjectError, Timestamp};
 use tokio::sync::Mutex;
 
-use crate::backing::DriveBacking;
+use crate::{backing::DriveBacking, store::Clock};
 
 /// The clocks of the host.
 pub trait TimeSource: Send + Sync + 'static {
@@ -153,6 +153,12 @@ impl DriveClock {
         let elapsed = self.source.elapsed_ms().saturating_sub(base_elapsed);
         let own = self.base.load(Ordering::Acquire).saturating_add(elapsed);
         own.max(self.source.wall_ms())
+    }
+}
+
+impl Clock for DriveClock {
+    fn now(&self) -> Timestamp {
+        Self::now(self)
     }
 }
 
