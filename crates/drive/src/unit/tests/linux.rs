@@ -100,22 +100,26 @@ impl Libosd {
         self.word(48, length).data(&segment)
     }
 
-    async fn run(self, bench: &Bench) -> Completion {
+    async fn run<S: DriveBacking>(self, bench: &Bench<S>) -> Completion {
         bench.run(&self.cdb, self.out).await
     }
 }
 
 #[tokio::test]
 async fn the_osd_test_of_the_linux_kernel_passes() {
+    osd_test(&Bench::empty(SecurityMethod::NoSec).await).await;
+}
+
+/// The sequence of the kernel's osd_test.
+pub(super) async fn osd_test<S: DriveBacking>(bench: &Bench<S>) {
     use ServiceAction::*;
-    let bench = Bench::empty(SecurityMethod::NoSec).await;
     let first: Vec<(u32, u32)> =
         [4, 5, 6, 7, 8, 9, 0x80, 0x81, 0xc0, 0x100, 3].map(|number| (0x9000_0001, number)).into();
-    let info = Libosd::new(GetAttributes, 0, 0).get(&first, 432, 0).run(&bench).await;
+    let info = Libosd::new(GetAttributes, 0, 0).get(&first, 432, 0).run(bench).await;
     let info = data_in(info);
     assert_eq!(info[0], 9);
     assert_eq!(&info[8..16], &[0x90, 0, 0, 1, 0, 0, 0, 4]);
-    let good = async |command: Libosd| data_in(command.run(&bench).await);
+    let good = async |command: Libosd| data_in(command.run(bench).await);
     good(Libosd::new(FormatOsd, 0, 0).long(32, 1 << 30)).await;
     good(Libosd::new(CreatePartition, PID, 0)).await;
     for id in [0x1_0000, 0x1_0001] {
@@ -141,9 +145,10 @@ async fn the_osd_test_of_the_linux_kernel_passes() {
     good(scattered).await;
     let gathered = Libosd::new(Read, PID, 0x1_0001).range(4096, 0).scatter(&entries);
     assert_eq!(good(gathered).await, data);
-    let stored = bench.unit.store().data(ObjectAddress::new(PID, 0x1_0001)).unwrap();
+    let stored = good(Libosd::new(Read, PID, 0x1_0001).range(18432, 0)).await;
     assert_eq!(stored[8192..9216], data[..1024]);
     assert_eq!(stored[4096..4608], data[3584..]);
+    assert_eq!(stored[512..4096], [0; 3584], "never written");
 
     let write = Libosd::new(Write, PID, 0x1_0000)
         .range(4096, 0)
@@ -161,10 +166,10 @@ async fn the_osd_test_of_the_linux_kernel_passes() {
     assert_eq!(read[..4096], data);
     assert_eq!(read[4096], 9, "the list of attributes follows the data");
     good(Libosd::new(SetAttributes, PID, 0x1_0000).set(0x1_0000, 1, &[7; 16])).await;
-    let object = ObjectAddress::new(PID, 0x1_0000);
-    let store = bench.unit.store();
-    assert_eq!(store.attribute(object, 0x1_0000, 1).unwrap().as_ref(), [7; 16]);
-    assert_eq!(store.attribute(object, 1, 9).unwrap().as_ref(), b"the name of the object");
+    let both = [(0x1_0000, 1), (1, 9)];
+    let values = good(Libosd::new(GetAttributes, PID, 0x1_0000).get(&both, 128, 0)).await;
+    assert_eq!(values[24..40], [7; 16]);
+    assert_eq!(values[56..78], *b"the name of the object");
 
     let mut flush = Libosd::new(Flush, PID, 0x1_0000);
     flush.cdb[11] |= 1;
@@ -173,7 +178,7 @@ async fn the_osd_test_of_the_linux_kernel_passes() {
         good(Libosd::new(Remove, PID, id)).await;
     }
     good(Libosd::new(RemovePartition, PID, 0)).await;
-    let gone = Libosd::new(Write, PID, 0x1_0000).range(4096, 0).data(&data).run(&bench).await;
+    let gone = Libosd::new(Write, PID, 0x1_0000).range(4096, 0).data(&data).run(bench).await;
     assert_eq!(codes(&gone), Some((0x24, 0x00, Some(24))));
     assert_eq!(gone.sense.map(|sense| sense.key as u8), Some(5));
 }

@@ -6,6 +6,7 @@ mod all_data;
 mod bad_input;
 mod primary;
 mod at_work;
+mod on_volume;
 
 use std::{cell::Cell, sync::Arc};
 
@@ -20,6 +21,7 @@ use volume::Data;
 
 use super::{ListLimits, ObjectUnit};
 use crate::{
+    backing::DriveBacking,
     security::{DriveClock, Security, SecuritySettings},
     testing::{
         MemoryStore, PARTITION, SYSTEM, SignedCdb, TestTime, master, set_key, sign, working_pair,
@@ -30,18 +32,34 @@ const OBJECT: ObjectAddress = ObjectAddress::new(PARTITION, 0x1_0001);
 const VERSION: u8 = 5;
 
 /// A unit with one nexus.
-struct Bench {
-    unit: ObjectUnit<MemoryStore>,
+struct Bench<S = MemoryStore> {
+    unit: ObjectUnit<S>,
     nexus: Nexus,
     random: Cell<u8>,
 }
 
 impl Bench {
-    /// Returns an empty drive.
+    /// Returns an empty drive in memory.
     async fn empty(least: SecurityMethod) -> Self {
-        let store = Arc::new(MemoryStore::new());
-        let time = TestTime::new(1_000_000);
-        let clock = Arc::new(DriveClock::new(time));
+        let clock = Arc::new(DriveClock::new(TestTime::new(1_000_000)));
+        Self::over(Arc::new(MemoryStore::new()), clock, least).await
+    }
+
+    /// Returns a drive with [`OBJECT`], which has no data, and with all keys.
+    async fn new(least: SecurityMethod) -> Self {
+        let bench = Self::empty(least).await;
+        let store = bench.unit.store();
+        store.add(ObjectAddress::partition(PARTITION), ObjectType::Partition);
+        store.add(OBJECT, ObjectType::UserObject);
+        if least != SecurityMethod::NoSec {
+            bench.set_keys().await;
+        }
+        bench
+    }
+}
+
+impl<S: DriveBacking> Bench<S> {
+    async fn over(store: Arc<S>, clock: Arc<DriveClock>, least: SecurityMethod) -> Self {
         let settings = SecuritySettings::new(least, SYSTEM);
         let master = (least != SecurityMethod::NoSec).then(master);
         let security = Security::open(&*store, settings, master, clock).await.unwrap();
@@ -56,23 +74,16 @@ impl Bench {
         bench
     }
 
-    /// Returns a drive with [`OBJECT`], which has no data, and with all keys.
-    async fn new(least: SecurityMethod) -> Self {
-        let bench = Self::empty(least).await;
-        let store = bench.unit.store();
-        store.add(ObjectAddress::partition(PARTITION), ObjectType::Partition);
-        store.add(OBJECT, ObjectType::UserObject);
-        if least != SecurityMethod::NoSec {
-            for key in [
-                KeyToSet::Root,
-                KeyToSet::Partition { partition: PARTITION },
-                KeyToSet::Working { partition: PARTITION, version: VERSION },
-            ] {
-                let keys = bench.unit.security().keys();
-                keys.set_key(store, &set_key(key, 0xa0)).await.unwrap();
-            }
+    /// Sets the root key, the key of [`PARTITION`] and one of its working keys.
+    async fn set_keys(&self) {
+        for key in [
+            KeyToSet::Root,
+            KeyToSet::Partition { partition: PARTITION },
+            KeyToSet::Working { partition: PARTITION, version: VERSION },
+        ] {
+            let keys = self.unit.security().keys();
+            keys.set_key(self.unit.store(), &set_key(key, 0xa0)).await.unwrap();
         }
-        bench
     }
 
     fn task(&self, cdb: &[u8], data_out: Vec<u8>) -> Task {

@@ -1,0 +1,118 @@
+//! The unit over the store on a volume.
+
+use volume::{Geometry, MemVolume, Stack};
+
+use super::{linux::osd_test, *};
+use crate::store::{DriveIdentity, DriveOptions, DriveStore, Limits};
+
+fn volume() -> Stack {
+    Arc::new(MemVolume::new(Geometry::with_blocks((256 << 20) / 512)))
+}
+
+async fn open(volume: &Stack, time: &TestTime, least: SecurityMethod) -> Bench<DriveStore> {
+    let clock = Arc::new(DriveClock::new(time.clone()));
+    let identity = DriveIdentity {
+        system_id: SYSTEM,
+        vendor: "FOREBAY".into(),
+        product: "object drive".into(),
+        revision: "1".into(),
+        serial: "42".into(),
+    };
+    let options = DriveOptions {
+        limits: Limits::default(),
+        identity,
+        clock: Arc::clone(&clock) as Arc<dyn crate::store::Clock>,
+    };
+    let store = DriveStore::open(volume.clone(), options).await.unwrap();
+    Bench::over(Arc::new(store), clock, least).await
+}
+
+#[tokio::test]
+async fn the_osd_test_of_the_linux_kernel_passes_on_a_volume() {
+    let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::NoSec).await;
+    osd_test(&bench).await;
+    bench.unit.store().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn keys_and_data_survive_a_restart_and_used_nonces_do_not() {
+    let (volume, time) = (volume(), TestTime::new(1_000_000));
+    let least = SecurityMethod::CmdRsp;
+    let bench = open(&volume, &time, least).await;
+    let root_keys = bench.unit.security().keys();
+    root_keys.set_key(bench.unit.store(), &set_key(KeyToSet::Root, 0xa0)).await.unwrap();
+    let seed = set_key(KeyToSet::Root, 0xa0).seed;
+    let root = master().derive(&seed);
+    let create = Command::CreatePartition { requested: PARTITION };
+    let partition = ObjectAddress::partition(PARTITION);
+    let (kind, method) = (ObjectType::Partition, SecurityMethod::CmdRsp);
+    let capability = Capability::for_object(partition, kind, Permissions::CREATE, method);
+    let signed = bench.signed_with(bench.cdb(create), &capability, &root.authentication);
+    data_in(bench.run(&signed.bytes, Vec::new()).await);
+    bench.set_keys().await;
+    let all = Permissions(u16::MAX);
+    let create = Command::Create { partition: PARTITION, requested: OBJECT.object, count: 1 };
+    let signed = bench.signed(bench.cdb(create), &bench.capability(all));
+    data_in(bench.run(&signed.bytes, Vec::new()).await);
+    let write = Command::Write { object: OBJECT, length: 5, start: 0 };
+    let written = bench.signed(bench.cdb(write), &bench.capability(all));
+    data_in(bench.run(&written.bytes, b"hello".to_vec()).await);
+    bench.unit.store().close().await.unwrap();
+    drop(bench);
+
+    let bench = open(&volume, &time, least).await;
+    let replayed = bench.run(&written.bytes, b"jello".to_vec()).await;
+    assert_eq!(codes(&replayed), Some((0x24, 0x07, None)));
+    let read = bench.cdb(Command::Read { object: OBJECT, length: 5, start: 0 });
+    let signed = bench.signed(read, &bench.capability(all));
+    assert_eq!(data_in(bench.run(&signed.bytes, Vec::new()).await), b"hello");
+
+    // A removed partition leaves neither keys nor permissions to its successor.
+    let remove = Command::RemovePartition { partition: PARTITION, with_contents: true };
+    let capability = Capability::for_object(partition, kind, all, method);
+    let signed = bench.signed_with(bench.cdb(remove), &capability, &root.authentication);
+    data_in(bench.run(&signed.bytes, Vec::new()).await);
+    time.advance(1);
+    let again = Command::CreatePartition { requested: PARTITION };
+    let signed = bench.signed_with(bench.cdb(again), &capability, &root.authentication);
+    data_in(bench.run(&signed.bytes, Vec::new()).await);
+    let read = bench.cdb(Command::Read { object: OBJECT, length: 5, start: 0 });
+    let signed = bench.signed(read, &bench.capability(all));
+    assert_eq!(codes(&bench.run(&signed.bytes, Vec::new()).await), Some((0x24, 0x00, Some(81))));
+    bench.unit.store().close().await.unwrap();
+}
+
+#[tokio::test]
+async fn frozen_audits_and_policy_tags_are_kept_by_the_store() {
+    use object::{Attribute, ObjectRequest, ObjectStore as _};
+    let (volume, time) = (volume(), TestTime::new(1_000_000));
+    let bench = open(&volume, &time, SecurityMethod::CapKey).await;
+    let store = bench.unit.store();
+    let perform = async |command, attribute: Option<Attribute>| {
+        let mut request = ObjectRequest::new(command);
+        request.set.extend(attribute);
+        store.perform(request).await.unwrap();
+    };
+    perform(Command::CreatePartition { requested: PARTITION }, None).await;
+    let create = Command::Create { partition: PARTITION, requested: OBJECT.object, count: 1 };
+    perform(create, None).await;
+    bench.set_keys().await;
+    let read = |capability: Capability| {
+        let cdb = bench.cdb(Command::Read { object: OBJECT, length: 0, start: 0 });
+        bench.signed(cdb, &capability).bytes
+    };
+    let tagged = Capability { policy_tag: 7, ..bench.capability(Permissions::READ) };
+    let refused = bench.run(&read(tagged), Vec::new()).await;
+    assert_eq!(codes(&refused), Some((0x24, 0x00, Some(140))));
+    let tag = Attribute::new(5, 0x4000_0001, vec![0, 0, 0, 7]);
+    perform(Command::SetAttributes { object: OBJECT }, Some(tag)).await;
+    data_in(bench.run(&read(tagged), Vec::new()).await);
+    let object = ObjectAddress::partition(PARTITION);
+    let audit = Attribute::new(crate::security::FROZEN_AUDITS, 1, vec![3; 20]);
+    perform(Command::SetAttributes { object }, Some(audit)).await;
+    bench.unit.security().keys().forget(PARTITION);
+    let audited = Capability { audit: [3; 20], ..tagged };
+    assert_eq!(codes(&bench.run(&read(audited), Vec::new()).await), Some((0x24, 0x04, None)));
+    data_in(bench.run(&read(tagged), Vec::new()).await);
+    store.close().await.unwrap();
+}
