@@ -78,7 +78,8 @@ pub struct Decoder {
     spare: BytesMut,
     /// The size in bytes of the memory that `spare` refers to.
     spare_bytes: usize,
-    /// The length in bytes of the PDU at the front of `small`, as far as it is known.
+    /// The number of bytes that `small` must hold before [`Decoder::next`] can continue: those of
+    /// the basic header, then those of all headers, then those of the whole PDU.
     wanted: usize,
     /// True if the last PDU was a large one. The next PDU is then likely to be large as well, so
     /// the next read is limited to [`AFTER_LARGE`] bytes.
@@ -113,14 +114,14 @@ pub(crate) const LARGE: usize = 16 * 1024;
 /// The number of bytes that are read beyond a large data segment. The next PDU's header then
 /// arrives with the same system call.
 const TAIL: usize = 512;
-/// After a large PDU, the most bytes of the read for the next header. The next data segment has a
-/// buffer of its own, and a part of it that arrives in the shared buffer must be copied.
+/// The most bytes of a read for the next header, after a large PDU. The next data segment is read
+/// into a buffer of its own, and a part of it that arrives in the shared buffer must be copied.
 const AFTER_LARGE: usize = 4096;
 /// The least space in bytes that each read offers the socket, unless the whole buffer is smaller.
 /// With 16 KiB, a target served half as many small writes per second as with 32 KiB or more.
 const MIN_READ: usize = 32 * 1024;
-/// The most memory in bytes that is kept for the next large data segment: two of the default
-/// length.
+/// The most memory in bytes that is kept for the next large data segment: twice the default
+/// MaxRecvDataSegmentLength of 256 KiB.
 const MAX_SPARE: usize = 512 * 1024;
 
 impl Decoder {
@@ -141,7 +142,8 @@ impl Decoder {
         }
     }
 
-    /// Sets buffer size, limit and digests; all of them change when the login ends.
+    /// Sets the buffer size, the longest data segment (`max`) and the digests. Call it at the end
+    /// of the login, which changes all three.
     pub fn configure(&mut self, buffer_bytes: usize, max: u32, digests: Digests) {
         self.buffer_bytes = buffer_bytes.max(2048);
         self.max_data_segment_length = max;
@@ -324,7 +326,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the memory in use in bytes, for limits and counters.
+    /// Returns the number of bytes of memory that the decoder uses, for limits and counters.
     #[must_use]
     pub fn held(&self) -> usize {
         let large = self.large.as_ref().map_or(0, |large| large.body.capacity());
@@ -332,7 +334,7 @@ impl Decoder {
     }
 }
 
-/// Returns the length of data segment, padding and digest.
+/// Returns the length in bytes of a data segment with its padding and digest.
 fn body_length(length: usize, digests: Digests) -> usize {
     length.next_multiple_of(4) + if digests.data && length > 0 { DIGEST } else { 0 }
 }
@@ -347,7 +349,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// CRC32C of the pieces and `padding` zero bytes after them.
+/// Returns the CRC32C of a data segment and of `padding` zero bytes after it.
 fn crc32c_of_segment(data: &DataSegment, padding: usize) -> u32 {
     if let ([piece], 0) = (data.as_slice(), padding) {
         return crc32c(piece);
@@ -381,8 +383,8 @@ enum PduOutputChunk {
     Payload(Bytes),
 }
 
-/// Data up to this length in bytes is copied into the arena, which is cheaper than a slice of its
-/// own.
+/// Data up to this length in bytes is copied into the arena, which is cheaper than a separate
+/// slice.
 const COPIED: usize = 256;
 /// The memory of an empty arena is freed if it is larger than this, and reused otherwise.
 const KEPT_ARENA: usize = 64 * 1024;
@@ -446,7 +448,6 @@ impl PduOutput {
         }
     }
 
-    /// Returns true if everything was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0

@@ -31,7 +31,6 @@ pub enum DigestPolicy {
 /// Forebay; other implementations answer its key with NotUnderstood.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Compression {
-    /// LZ4, which is fast.
     Lz4,
     /// Zstandard at a fast level, which compresses better than LZ4.
     Zstd,
@@ -61,7 +60,6 @@ pub struct NegotiationOffer {
     pub max_connections: u16,
     /// Require an R2T before all Data-Out.
     pub initial_r2t: bool,
-    /// Allow immediate data in commands.
     pub immediate_data: bool,
     /// The longest data segment that this end accepts, 512 to 2^24 - 1 bytes.
     pub max_recv_data_segment_length: u32,
@@ -69,9 +67,11 @@ pub struct NegotiationOffer {
     pub max_burst_length: u32,
     /// The most unsolicited data of one command, 512 to 2^24 - 1 bytes.
     pub first_burst_length: u32,
-    /// The least time before a reconnect, 0 to 3600 seconds.
+    /// DefaultTime2Wait: the least time between the loss of a connection and a reconnect, 0 to 3600
+    /// seconds.
     pub default_time2wait: u16,
-    /// The most time that tasks are kept after DefaultTime2Wait, 0 to 3600 seconds.
+    /// DefaultTime2Retain: the longest time after DefaultTime2Wait for which the target keeps the
+    /// tasks of a lost connection, 0 to 3600 seconds.
     pub default_time2retain: u16,
     /// The most outstanding R2Ts of one command, 1 to 65535.
     pub max_outstanding_r2t: u16,
@@ -106,8 +106,9 @@ impl NegotiationOffer {
         }
     }
 
-    /// The default offer of our target. MaxBurstLength is what Linux proposes. Initiators with
-    /// several connections open at most four by default.
+    /// Returns the default offer of our target. MaxBurstLength is the value that Linux initiators
+    /// propose. MaxConnections is four, because initiators with several connections open at most
+    /// four by default.
     #[must_use]
     pub fn target() -> Self {
         Self {
@@ -153,14 +154,12 @@ impl NegotiationOffer {
 /// standard.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Parameters {
-    /// The digests in both directions.
     pub digests: Digests,
     /// The compression in both directions in full feature phase.
     pub compression: Option<Compression>,
     pub max_connections: u16,
     /// All Data-Out needs an R2T first.
     pub initial_r2t: bool,
-    /// Commands may carry immediate data.
     pub immediate_data: bool,
     /// The longest data segment in bytes that *this end* accepts.
     pub max_recv_data_segment_length: u32,
@@ -170,11 +169,10 @@ pub struct Parameters {
     pub max_burst_length: u32,
     /// The most unsolicited data of one command in bytes, immediate data included.
     pub first_burst_length: u32,
-    /// Seconds to wait before a reconnect after a connection was lost.
+    /// Seconds to wait between the loss of a connection and a reconnect.
     pub default_time2wait: u16,
-    /// Seconds that tasks are kept after DefaultTime2Wait.
+    /// Seconds after DefaultTime2Wait for which the target keeps the tasks of a lost connection.
     pub default_time2retain: u16,
-    /// The most outstanding R2Ts of one command.
     pub max_outstanding_r2t: u16,
     /// The data PDUs of a sequence are sent in the order of their offsets.
     pub data_pdu_in_order: bool,

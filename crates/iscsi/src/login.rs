@@ -22,18 +22,17 @@ pub enum SessionType {
     Normal,
 }
 
-/// The result of a successful login.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct EstablishedLogin {
     pub session_type: SessionType,
     pub initiator_name: String,
-    /// The alias of the initiator, for people.
+    /// InitiatorAlias: a description of the initiator for people to read.
     pub initiator_alias: Option<String>,
     /// The CHAP user as whom the initiator authenticated.
     pub user: Option<String>,
     /// The target; `None` in a discovery session.
     pub target_name: Option<String>,
-    /// The alias of the target, for people.
+    /// TargetAlias: a description of the target for people to read.
     pub target_alias: Option<String>,
     /// The target portal group tag; `None` if the target did not send it.
     pub tpgt: Option<u16>,
@@ -83,7 +82,7 @@ pub trait Directory: Send + Sync {
         Ok(())
     }
 
-    /// Returns the alias of the target, for people.
+    /// Returns TargetAlias, a description of the target for people to read.
     fn alias(&self, target: &str) -> Option<String> {
         let _ = target;
         None
@@ -92,7 +91,6 @@ pub trait Directory: Send + Sync {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Denial {
-    /// Refused with this status.
     Refused(LoginStatus),
     /// The target is served elsewhere (RFC 7143, 11.13.5, statuses 0101h and 0102h).
     Moved {

@@ -455,7 +455,6 @@ impl DataOutGather {
         }
     }
 
-    /// Returns the data in order.
     pub(crate) fn into_data(self) -> DataSegment {
         let pieces = |mut sequence: Sequence| {
             sequence.close_tail();

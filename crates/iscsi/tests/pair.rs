@@ -163,7 +163,7 @@ fn a_command_that_is_not_answered_is_aborted() {
     assert_eq!(pair.failures(), [(1, CommandFailure::TimedOut)]);
     assert_eq!(pair.aborted, 1, "the target received the abort");
     assert!(!pair.is_broken());
-    // The session continues.
+    // Check that the session still executes commands.
     pair.hold_answers = false;
     pair.submit(Op::Read { seed: 2, length: 512 });
     pair.run();

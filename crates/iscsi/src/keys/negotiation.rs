@@ -21,9 +21,9 @@ pub(crate) struct Declared {
 }
 
 impl Declared {
-    /// Returns true if the initiator sent this value before. libiscsi repeats its name and the
-    /// target's in each stage, though it must not (RFC 7143, 13.4, 13.5). Another value is an
-    /// error.
+    /// Returns true if the initiator sent the same value of this key before; the caller treats a
+    /// different value as an error. libiscsi repeats its name and the target's in each stage,
+    /// though it must not (RFC 7143, 13.4, 13.5).
     fn is_known(&self, key: TextKey, value: &str) -> bool {
         match key {
             TextKey::SessionType => value == if self.discovery { "Discovery" } else { "Normal" },
@@ -64,7 +64,7 @@ pub(crate) struct Negotiation {
     /// True if our MaxRecvDataSegmentLength was sent. The entry of that key in `states` says only
     /// if the peer has declared its own value.
     length_declared: bool,
-    /// The results; initially the defaults of the standard.
+    /// The parameters negotiated so far; initially the defaults of the standard.
     parameters: Parameters,
     pub(crate) declared: Declared,
     /// True for the first connection of a session.
@@ -155,7 +155,7 @@ impl Negotiation {
         }
     }
 
-    /// Returns the answer to a proposal, and stores the result.
+    /// Returns our answer to a key that the peer has proposed, and stores the negotiated value.
     fn take_proposal(
         &mut self,
         key: TextKey,
@@ -204,8 +204,8 @@ impl Negotiation {
         Some(selected)
     }
 
-    /// Returns the values of a list: to propose in this order, and to accept in the order of the
-    /// peer.
+    /// Returns the values of a list key that this end supports. If we propose the list, it has this
+    /// order; if the peer proposes, the order of its list counts.
     fn values(&self, key: TextKey) -> Vec<&'static str> {
         match key {
             TextKey::HeaderDigest => self.offer.header_digest.values().to_vec(),
@@ -302,7 +302,7 @@ impl Negotiation {
         }
     }
 
-    /// Sends our own MaxRecvDataSegmentLength, once.
+    /// Appends our own MaxRecvDataSegmentLength to `text`, unless it was sent before.
     pub(crate) fn declare_length(&mut self, text: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.length_declared, true) {
             let length = self.offer.max_recv_data_segment_length;
@@ -502,7 +502,8 @@ impl Negotiation {
         }
     }
 
-    /// Stores a number, which fits its field because of the bounds in the row of the key.
+    /// Stores a negotiated number in its field of `parameters`. The number fits the field, since
+    /// the key's row in the table bounds it.
     fn set_number(&mut self, key: TextKey, value: u32) {
         let now = &mut self.parameters;
         match key {
@@ -545,7 +546,7 @@ impl NegotiationAnswers {
         if is_answer_word(value) {
             return Err(KeyError::Value(name.to_owned()));
         }
-        // These keys belong to an authentication method that was not selected.
+        // Keys with these prefixes belong to an authentication method that was not selected.
         if ["CHAP_", "KRB_", "SRP_"].iter().any(|prefix| name.starts_with(prefix)) {
             return Err(KeyError::NotAllowed(name.to_owned()));
         }
@@ -555,7 +556,8 @@ impl NegotiationAnswers {
 }
 
 impl DigestPolicy {
-    /// Returns the values to propose in this order, and to accept in the order of the peer.
+    /// Returns the values of a digest key that this policy permits. If we propose the list, it has
+    /// this order; if the peer proposes, the order of its list counts.
     fn values(self) -> &'static [&'static str] {
         match self {
             Self::Off => &[NONE],

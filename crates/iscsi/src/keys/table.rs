@@ -195,8 +195,8 @@ const TABLE: [KeyTableRow; KEYS] = [
     normal(TextKey::MaxOutstandingR2T, "MaxOutstandingR2T", KeyKind::Minimum(1, 65_535)),
     normal(TextKey::TaskReporting, "TaskReporting", KeyKind::List),
     normal(TextKey::ProtocolLevel, "iSCSIProtocolLevel", KeyKind::Minimum(0, 31)),
-    // RFC 7143, 13.25 prefers Reject for the first two keys and allows No, which initiators that
-    // still send them (RFC 3720) expect.
+    // RFC 7143, 13.25 prefers Reject as the answer to IFMarker and OFMarker and allows No.
+    // Initiators that still send these keys (RFC 3720) expect No.
     row(TextKey::IfMarker, "IFMarker", OPERATIONAL, KeyKind::Obsolete("No")),
     row(TextKey::OfMarker, "OFMarker", OPERATIONAL, KeyKind::Obsolete("No")),
     row(TextKey::IfMarkInt, "IFMarkInt", OPERATIONAL, KeyKind::Obsolete("Reject")),

@@ -79,7 +79,8 @@ fn is_key_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'+' | b'@' | b'_' | b'#')
 }
 
-/// Returns true for lists, private keys and the large binary values of authentication.
+/// Returns true if the value of this key may be longer than [`SIMPLE_VALUE_MAX`]: for lists,
+/// private keys and the large binary values of authentication.
 fn may_be_long(key: &str) -> bool {
     const LONG: [&str; 7] =
         ["X-", "AuthMethod", "HeaderDigest", "DataDigest", "CHAP_", "SRP_", "KRB_"];

@@ -32,7 +32,6 @@ pub(super) struct LoginTextOutbox {
 }
 
 impl LoginTextOutbox {
-    /// Returns true if nothing is left to send.
     pub(super) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

@@ -24,7 +24,7 @@ pub struct InitiatorNames {
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LoginFailure {
-    /// The target sent another status than success.
+    /// The target answered with a status other than success.
     #[error("the target refused the login: {0:?}")]
     Refused(LoginStatus),
     /// The target's text is malformed, or violates the rules of the negotiation.

@@ -22,14 +22,14 @@ pub enum AsyncEvent {
         cid: Cid,
         /// Seconds to wait before a reconnect.
         time2wait: u16,
-        /// Seconds that tasks are kept after `time2wait`.
+        /// Seconds after `time2wait` for which the target keeps the tasks of the connection.
         time2retain: u16,
     },
     /// Code 3: the target will close, or has closed, all connections of the session.
     SessionDropped {
         /// Seconds to wait before a reconnect.
         time2wait: u16,
-        /// Seconds that tasks are kept after `time2wait`.
+        /// Seconds after `time2wait` for which the target keeps the tasks of the session.
         time2retain: u16,
     },
     /// Code 4: the target requests a negotiation.
@@ -105,7 +105,7 @@ impl AsyncEvent {
         }
     }
 
-    /// Returns the code and Parameter1 to Parameter3.
+    /// Returns AsyncEvent (the code of the event) and the fields Parameter1 to Parameter3.
     fn encode(self) -> (u8, [u16; 3]) {
         match self {
             Self::Scsi => (0, [0; 3]),

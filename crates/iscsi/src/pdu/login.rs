@@ -30,7 +30,6 @@ pub struct LoginRequest {
     pub next_stage: LoginStage,
     /// The highest protocol version of the initiator; RFC 7143 defines version 0.
     pub version_max: u8,
-    /// The lowest protocol version of the initiator.
     pub version_min: u8,
     /// The initiator's part of the session identifier.
     pub isid: Isid,
@@ -54,7 +53,6 @@ pub struct LoginResponse {
     pub current_stage: LoginStage,
     /// NSG; valid if `transit` is set.
     pub next_stage: LoginStage,
-    /// The highest protocol version of the target.
     pub version_max: u8,
     /// The protocol version in use.
     pub version_active: u8,

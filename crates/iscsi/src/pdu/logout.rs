@@ -41,7 +41,7 @@ pub struct LogoutResponse {
     pub numbers: Numbers,
     /// Seconds to wait before a reconnect.
     pub time2wait: u16,
-    /// Seconds that tasks are kept after `time2wait`.
+    /// Seconds after `time2wait` for which the target keeps the tasks of the connection.
     pub time2retain: u16,
 }
 

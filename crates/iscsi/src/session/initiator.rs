@@ -114,12 +114,10 @@ pub enum InitiatorSessionError {
     /// The byte stream cannot be decoded.
     #[error(transparent)]
     Codec(#[from] codec::CodecError),
-    /// The header of a PDU is invalid.
     #[error("invalid PDU: {0}")]
     Parse(#[from] ParseError),
     #[error("data digest error")]
     DataDigest,
-    /// The target violated the protocol.
     #[error("the target sent {0}")]
     Protocol(&'static str),
     /// The target rejected a PDU that it must accept.

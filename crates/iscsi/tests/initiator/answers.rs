@@ -23,7 +23,7 @@ fn a_second_answer_ends_the_connection() {
     let itt = scene.read(100);
     let response = scene.respond(itt);
     scene.receive(Pdu::ScsiResponse(response)).unwrap();
-    // The task table uses its entry again, but under another tag.
+    // The task table uses the entry of the ended task again, but with another tag.
     assert_ne!(scene.read(100), itt);
     let again = scene.respond(itt);
     assert!(scene.receive(Pdu::ScsiResponse(again)).is_err());

@@ -72,7 +72,8 @@ fn answers_that_do_not_match_their_offers_are_refused() {
 fn a_first_burst_above_the_maximum_burst_is_refused() {
     let failure = fails(&["MaxBurstLength=65536", "FirstBurstLength=262144"], |_| ());
     assert_eq!(failure, LoginFailure::Keys(KeyError::Answer("FirstBurstLength".to_owned())));
-    // If the target does not answer FirstBurstLength, its default is also above the maximum burst.
+    // If the target does not answer FirstBurstLength, the default of the standard applies, which is
+    // also above MaxBurstLength here.
     let failure = fails(&["MaxBurstLength=32768"], |_| ());
     assert_eq!(failure, LoginFailure::Keys(KeyError::Disagreement("FirstBurstLength")));
 }

@@ -40,7 +40,8 @@ fn pattern(block: u8, version: u32, length: u32) -> Bytes {
     bytes.into()
 }
 
-/// Returns the version in the bytes; all of them must have the same one.
+/// Returns the version of the write that `data` comes from. Panics if `data` has bytes of several
+/// versions.
 fn version_of(block: u8, data: &[u8]) -> u32 {
     let first = u32::from_le_bytes(*data.first_chunk().expect("four bytes"));
     let version = (first ^ u32::from(block) << 28) >> 20;

@@ -8,7 +8,6 @@ pub enum Fault {
     Dropped,
     /// The data digest is wrong. A PDU without data is dropped instead.
     DataDamaged,
-    /// The header digest is wrong.
     HeaderDamaged,
     /// The connection ends after this PDU, and both ends notice it.
     Cut,

@@ -46,7 +46,6 @@ fn answered_read(rig: &mut Rig, itt: u32, length: u32) -> Vec<Pdu> {
     rig.complete(itt, good(length as usize))
 }
 
-/// Acknowledges all statuses before `exp_stat_sn`.
 fn acknowledge(rig: &mut Rig, exp_stat_sn: Serial) {
     let mut pong = rig.ping(u32::MAX, 0);
     pong.exp_stat_sn = exp_stat_sn;

@@ -55,7 +55,7 @@ fn sense_data_of_the_session_has_the_format_that_the_unit_requires() {
             data.lun = lun;
         }
         check(&rig.send(data), format, Sense::INCORRECT_AMOUNT_OF_DATA);
-        // The target refuses the command.
+        // The driver ends the command with CHECK CONDITION.
         let mut command = rig.read(4, 512);
         command.lun = lun;
         rig.deliver(command);

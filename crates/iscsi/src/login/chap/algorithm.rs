@@ -32,7 +32,6 @@ impl ChapAlgorithm {
         Self::ALL.into_iter().find(|algorithm| u32::from(algorithm.number()) == number)
     }
 
-    /// Returns the algorithm's number in CHAP_A.
     pub(super) fn number(self) -> u8 {
         self as u8
     }

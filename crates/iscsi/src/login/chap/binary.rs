@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-/// "Their binary length MUST NOT exceed 1024 bytes" (RFC 7143, 12.1.3).
+/// The longest decoded value in bytes: "Their binary length MUST NOT exceed 1024 bytes" (RFC 7143,
+/// 12.1.3).
 const MAX: usize = 1024;
 
 /// Decodes a binary-value of 1 to 1024 bytes.

@@ -33,7 +33,6 @@ impl<'a> ChapKeys<'a> {
         keys
     }
 
-    /// Returns true if the text has no CHAP key.
     pub(in crate::login) fn is_empty(&self) -> bool {
         let Self { algorithms, identifier, challenge, name, response } = self;
         [algorithms, identifier, challenge, name, response].into_iter().all(Option::is_none)

@@ -46,7 +46,7 @@ pub(super) struct InitiatorConnection {
     pub(super) counters: InitiatorPduCounters,
 }
 
-/// When the target was last active on one connection, and its unanswered ping.
+/// Records when the target was last active on one connection, and its unanswered ping.
 pub(super) struct TargetLiveness {
     /// When a PDU was last received.
     pub(super) last_message: Instant,
@@ -85,7 +85,6 @@ pub struct InitiatorPduCounters {
     /// Bytes of Data-Out, immediate data included.
     pub data_out_bytes: u64,
     pub data_in_bytes: u64,
-    /// Data segments with a wrong digest.
     pub digest_errors: u64,
     pub snacks: u64,
     /// Commands that were sent again with their CmdSN because the target had not received them.
@@ -154,11 +153,12 @@ pub(super) enum LogoutScope {
 /// (docs/decisions/0023-fair-tcp.md).
 const OUTPUT_BYTES: usize = 64 << 10;
 
-/// The most retries of a command that does not arrive, and the most requests for missing PDUs,
-/// before the connection fails. Each further attempt means another loss. If a network damages more
-/// than every tenth PDU in a way that TCP's checksum does not detect, closing the connection is
-/// better.
+/// The most times that a command which does not arrive is sent again before the connection fails.
+/// Each further attempt means another loss. If a network damages more than every tenth PDU in a way
+/// that TCP's checksum does not detect, closing the connection is better.
 const MOST_RETRIES: u32 = 5;
+/// The most consecutive ping answers that may arrive while a PDU is missing, each of which requests
+/// the PDU again, before the connection fails.
 pub(super) const MOST_ROUNDS: u32 = 5;
 
 impl InitiatorConnection {
@@ -223,7 +223,7 @@ impl InitiatorConnection {
         self.counters.sizes_out.count(length);
     }
 
-    /// Sends a new command: gives it a CmdSN and a tag, and makes this connection its own.
+    /// Sends a new command: gives it a CmdSN and a tag, and assigns it to this connection.
     pub(super) fn send_new(&mut self, commands: &mut SessionCommands, waiting: QueuedCommand) {
         let QueuedCommand { request, order, deadline } = waiting;
         let task = InitiatorTask::new(request, order, commands.window.take(), deadline);
@@ -260,7 +260,7 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Makes this connection the one of a task (connection allegiance).
+    /// Assigns a task to this connection (connection allegiance).
     pub(super) fn adopt(&mut self, commands: &mut SessionCommands, itt: Itt) {
         let task = commands.tasks.get_mut(itt).expect("the caller has found it");
         (task.allegiance, task.lost) = (self.cid, false);
@@ -269,7 +269,7 @@ impl InitiatorConnection {
         commands.note_deadline(deadline);
     }
 
-    /// Removes a task that has ended from this connection.
+    /// Removes an ended task from this connection.
     pub(super) fn finish(
         &mut self,
         commands: &mut SessionCommands,

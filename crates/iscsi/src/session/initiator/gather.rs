@@ -113,7 +113,7 @@ impl DataInGather {
         self.received
     }
 
-    /// Returns the number that the next PDU must have.
+    /// Returns the DataSN that the next Data-In PDU must have.
     pub(super) fn next_data_sn(&self) -> u32 {
         self.data_sn
     }

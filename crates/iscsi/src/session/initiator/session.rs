@@ -47,7 +47,6 @@ pub struct InitiatorSession {
     pub(super) over: Option<InitiatorSessionError>,
 }
 
-/// How commands are distributed over several connections.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum CommandDistribution {
     /// The connection with the least load gets the command, compared by bytes and then by commands.

@@ -29,7 +29,6 @@ pub(super) enum Arrival {
     Next,
     /// The status is new, and at least one status before it is missing.
     OutOfOrder,
-    /// The status had arrived before.
     Repeated,
     /// The StatSN is further ahead than a correct target can be.
     TooFar,

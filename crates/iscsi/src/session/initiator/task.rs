@@ -41,7 +41,6 @@ pub enum DataPhase {
 }
 
 impl DataPhase {
-    /// Returns the data that the command sends.
     #[must_use]
     pub const fn data_out(&self) -> Option<&Bytes> {
         match self {
@@ -84,7 +83,6 @@ pub enum CommandFailure {
     /// The target did not answer in time, and the task was aborted.
     #[error("no answer in time")]
     TimedOut,
-    /// The target rejected the PDU.
     #[error("the target rejected the command: {0:?}")]
     Rejected(RejectReason),
     /// An iSCSI response code other than 0 (RFC 7143, 11.4.3).
@@ -197,13 +195,14 @@ impl InitiatorTask {
         self.gather.received() < data_in.saturating_sub(missing)
     }
 
-    /// Returns the R2TSN that the next R2T must have; `None` if any is right.
+    /// Returns the R2TSN that the next R2T must have; `None` if any number is valid.
     pub(super) fn next_r2t_sn(&self) -> Option<u32> {
         let counted = self.is_bidirectional().then(|| self.gather.next_data_sn());
         self.r2t_sn.map(|r2t_sn| counted.unwrap_or(r2t_sn))
     }
 
-    /// Records an R2T with the number that it must have.
+    /// Records the arrival of an R2T. The caller has checked its number, unless any number is
+    /// valid.
     pub(super) fn take_r2t_sn(&mut self, r2t_sn: u32) -> Result<(), InitiatorSessionError> {
         self.r2t_sn = Some(r2t_sn.wrapping_add(1));
         if self.is_bidirectional() { self.gather.take_r2t(r2t_sn) } else { Ok(()) }

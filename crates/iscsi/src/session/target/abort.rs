@@ -11,7 +11,6 @@ use super::{
 };
 
 impl Session {
-    /// Aborts the commands for which `is_meant` returns true.
     pub(super) fn abort_where(&mut self, mut is_meant: impl FnMut(&TargetTask, Itt) -> bool) {
         let meant: Vec<Itt> = self
             .tasks

@@ -69,7 +69,7 @@ impl ConnectionWrites {
     }
 }
 
-/// When the initiator was last active on one connection, and our unanswered ping.
+/// Records when the initiator was last active on one connection, and our unanswered ping.
 #[derive(Debug)]
 pub(super) struct ConnectionLiveness {
     /// When a PDU was last received.
@@ -80,7 +80,6 @@ pub(super) struct ConnectionLiveness {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TargetSessionError {
-    /// The byte stream cannot be decoded.
     #[error(transparent)]
     Codec(#[from] codec::CodecError),
     /// A header field has an invalid value, which ends the session (RFC 7143, 7.7).
@@ -135,7 +134,6 @@ pub struct TargetPduCounters {
     pub data_out_bytes: u64,
     pub data_in_bytes: u64,
     pub rejects: u64,
-    /// Header digest and data digest errors.
     pub digest_errors: u64,
     /// PDUs that were ignored as the standard requires: commands outside of the window, data for
     /// tasks that have ended.

@@ -62,8 +62,8 @@ pub struct ManagementRequest {
     /// `abort_for` if the unit exists. For TARGET WARM RESET and TARGET COLD RESET, the session has
     /// already aborted its own tasks.
     pub function: TaskFunction,
-    /// The unit that the first three of these functions are for; not valid for the two resets of
-    /// the target.
+    /// The unit for ABORT TASK SET, CLEAR TASK SET and LOGICAL UNIT RESET; not valid for TARGET
+    /// WARM RESET and TARGET COLD RESET.
     pub lun: Lun,
 }
 
@@ -104,13 +104,11 @@ pub struct TargetCommandOutcome {
 }
 
 impl TargetCommandOutcome {
-    /// Returns GOOD with this Data-In.
     #[must_use]
     pub fn good(data_in: DataSegment) -> Self {
         Self { data_in, ..Self::status(ScsiStatus::Good) }
     }
 
-    /// Returns CHECK CONDITION with this sense data.
     #[must_use]
     pub fn check_condition(sense: Sense) -> Self {
         Self { sense: Some(sense), ..Self::status(ScsiStatus::CheckCondition) }

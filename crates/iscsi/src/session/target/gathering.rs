@@ -93,12 +93,13 @@ impl Session {
             }
         }
         if is_any {
-            // The data of these writes was dropped, so there may be memory for others.
+            // The data of the refused writes was dropped, so there may be memory for other writes.
             (0..self.connections.len()).for_each(|at| self.grant_waiting(at));
         }
     }
 
-    /// Sets the time of the next check that waiting writes make progress, unless it is set.
+    /// Sets the time at which to check next that waiting writes make progress, unless it is set
+    /// already.
     pub(super) fn watch_progress(&mut self) {
         if self.writes.stall_check.is_none() {
             self.writes.stall_check = Some(self.now + self.settings.stalled_after);

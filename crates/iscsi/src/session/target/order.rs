@@ -10,7 +10,6 @@ use super::{
     waiting::{Charge, Stall},
 };
 
-/// The order in which the commands of a session are executed.
 #[derive(Debug)]
 pub(super) struct CommandOrder {
     pub(super) window: TargetCommandWindow<Early>,

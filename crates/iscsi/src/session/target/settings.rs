@@ -60,8 +60,8 @@ pub struct Settings {
     pub data_time: Duration,
     /// The target sends a NOP-In after this time without a PDU. Default 15 s.
     pub ping_after: Duration,
-    /// The initiator is considered dead if no PDU arrives for this time after that NOP-In. Default
-    /// 45 s.
+    /// The initiator is considered dead if no PDU arrives for this time after the NOP-In that the
+    /// target sends after `ping_after`. Default 45 s.
     pub dead_after: Duration,
     /// The longest time that a login may take. Default 15 s.
     pub login_time: Duration,

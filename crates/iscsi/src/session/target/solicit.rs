@@ -127,7 +127,6 @@ impl Session {
         self.ask_for(at, itt, &bursts);
     }
 
-    /// Sends an R2T for each of `bursts`.
     pub(super) fn ask_for(&mut self, at: usize, itt: Itt, bursts: &[R2tBurst]) {
         let Some(lun) = self.tasks.by_tag.get(&itt).map(|task| task.lun) else { return };
         let window = self.window_numbers();

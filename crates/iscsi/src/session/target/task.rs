@@ -132,7 +132,6 @@ impl SessionTasks {
 pub(super) enum TargetTaskStage {
     /// A write whose data is incomplete, so that the driver does not have it yet.
     Gathering,
-    /// The driver executes the command.
     Executing,
     /// A task management function, which the driver executes.
     Management,
