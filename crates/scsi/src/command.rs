@@ -16,7 +16,6 @@ pub enum Command {
     Primary(PrimaryCommand),
     /// A block command (SBC-3).
     Block(BlockCommand),
-    /// A vendor specific command of Forebay.
     Vendor(VendorCommand),
 }
 

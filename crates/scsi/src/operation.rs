@@ -152,7 +152,7 @@ impl<C> OperationRow<C> {
         (self.parse)(cdb)
     }
 
-    /// Parses a variable-length CDB, of which `cdb` has as many bytes as the command requires.
+    /// Parses a variable-length CDB. `cdb` has exactly as many bytes as the command requires.
     fn read_variable_length(&self, cdb: &[u8]) -> Result<C, Sense> {
         // A CDB that says another length is one of another command, or of another version of the
         // standard, whose fields are at other offsets.
@@ -254,8 +254,8 @@ pub(crate) const fn slow<C>(usage: &[u8], parse: CdbParser<C>) -> OperationRow<C
     OperationRow::new(OperationCodeEntry::new(usage, 5, 60), parse)
 }
 
-/// Makes a row for a command that processes the whole unit before it answers, unless IMMED=1. A day
-/// is recommended.
+/// Makes a row for a command that processes the whole unit before it answers, unless IMMED=1. The
+/// recommended time-out is one day.
 pub(crate) const fn long<C>(usage: &[u8], parse: CdbParser<C>) -> OperationRow<C> {
     OperationRow::new(OperationCodeEntry::new(usage, 60, 24 * 3600), parse)
 }

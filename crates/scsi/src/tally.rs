@@ -10,7 +10,6 @@ use crate::{VARIABLE_LENGTH_CDB, operation::service_action};
 /// A command without the contents of its CDB, as counters distinguish commands.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CommandCode {
-    /// The operation code.
     Opcode(u8),
     /// The service action of a variable-length CDB, all of which have the same operation code.
     VariableLength(u16),

@@ -58,7 +58,8 @@ fn usage_data_marks_exactly_the_bits_that_the_parser_evaluates() {
                 let companions: &[(usize, u8)] =
                     &[(1, 0), (1, 0x01), (1, 0x08), (2, 0x01), (2, 0x02)];
                 let matters = companions.iter().any(|&(at, with)| {
-                    // Do not set this other field: it would turn the CDB into one with another
+                    // Skip the companion bits in byte 1 of a command with a service action, which
+                    // is in the same byte: setting these bits would make the CDB one with another
                     // service action.
                     if at == 1 && with != 0 && operation.service_action.is_some() {
                         return false;

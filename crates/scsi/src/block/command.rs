@@ -26,7 +26,7 @@ pub enum BlockCommand {
     /// `fua` is false, since the command always writes to stable storage.
     WriteAndVerify {
         transfer: BlockTransfer,
-        /// BYTCHK: what is compared after the write.
+        /// BYTCHK: what the unit compares after the write.
         byte_check: ByteCheck,
     },
     /// 2F, AF, 8F: VERIFY (10), (12), (16) (SBC-3, 5.29). BYTCHK 0, 1 and 3.
@@ -34,7 +34,7 @@ pub enum BlockCommand {
     /// `fua` is false.
     Verify {
         transfer: BlockTransfer,
-        /// BYTCHK: what is compared.
+        /// BYTCHK: what the unit compares.
         byte_check: ByteCheck,
     },
     /// 35, 91: SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). Makes the whole volume stable before the

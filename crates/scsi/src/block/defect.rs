@@ -39,7 +39,7 @@ impl ReadDefectData {
         }
     }
 
-    /// Parses a CDB of 10 or 12 bytes.
+    /// Parses the CDB of READ DEFECT DATA (10) or (12).
     pub(crate) fn parse(cdb: &[u8]) -> Self {
         let twelve = cdb.len() == 12;
         let flags = if twelve { cdb[1] } else { cdb[2] };

@@ -70,7 +70,7 @@ mod tests {
             prop_assert_eq!(parse_lba_status_list(&list).collect::<Vec<_>>(), all);
         }
 
-        // In CVE-2020-1711, QEMU trusted the count in such a list.
+        // In CVE-2020-1711, QEMU trusted the block counts in GET LBA STATUS data.
         #[test]
         fn hostile_lists_do_no_harm(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             prop_assert!(parse_lba_status_list(&bytes).count() * 16 <= bytes.len());

@@ -30,7 +30,7 @@ impl ModeSelect {
         }
     }
 
-    /// Parses a CDB of 6 or 10 bytes.
+    /// Parses the CDB of MODE SELECT (6) or (10).
     pub(crate) fn parse(cdb: &[u8]) -> Self {
         let ten = cdb.len() == 10;
         Self {

@@ -43,7 +43,7 @@ impl ModeSense {
         }
     }
 
-    /// Parses a CDB of 6 or 10 bytes.
+    /// Parses the CDB of MODE SENSE (6) or (10).
     pub(crate) fn parse(cdb: &[u8]) -> Self {
         let ten = cdb.len() == 10;
         Self {

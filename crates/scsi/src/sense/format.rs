@@ -185,7 +185,7 @@ const VALID: u8 = 0x80;
 const INFORMATION_DESCRIPTOR: u8 = 0x00;
 const COMMAND_SPECIFIC_DESCRIPTOR: u8 = 0x01;
 const KEY_SPECIFIC_DESCRIPTOR: u8 = 0x02;
-/// The offset of the first descriptor.
+/// The offset of the first descriptor in sense data of descriptor format.
 const DESCRIPTORS: usize = 8;
 /// The SKSV bit: the sense key specific data is valid.
 const SENSE_KEY_SPECIFIC_VALID: u8 = 0x80;

@@ -23,8 +23,8 @@ pub struct Sense {
     /// PROGRESS INDICATION: the progress of a running operation in units of 1/65,536. Valid with NO
     /// SENSE and NOT READY.
     pub progress: Option<u16>,
-    /// COMMAND-SPECIFIC INFORMATION, which only descriptor format carries here. READ of an object
-    /// beyond its end has the number of bytes read there (OSD-2).
+    /// COMMAND-SPECIFIC INFORMATION. [`Sense::to_bytes`] encodes it in descriptor format only.
+    /// After a READ beyond the end of an object, the field holds the number of bytes read (OSD-2).
     pub command_specific: Option<u64>,
     /// True if [`Sense::to_bytes`] uses descriptor format (D_SENSE=1) even if fixed format could
     /// hold all fields.
@@ -116,14 +116,12 @@ impl Sense {
         self
     }
 
-    /// Sets the INFORMATION field.
     #[must_use]
     pub const fn with_information(mut self, information: u64) -> Self {
         self.information = Some(information);
         self
     }
 
-    /// Sets COMMAND-SPECIFIC INFORMATION.
     #[must_use]
     pub const fn with_command_specific(mut self, value: u64) -> Self {
         self.command_specific = Some(value);

@@ -11,8 +11,8 @@ use crate::field::{array_at, u32_at, u64_at};
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ObjectSense {
     pub object: Option<ObjectIdentification>,
-    /// The response integrity check value: the proof of the drive over the sense data, in which
-    /// these bytes count as zero.
+    /// The response integrity check value, which the drive computes over the sense data with zeros
+    /// in the place of this value.
     pub response_integrity: Option<[u8; INTEGRITY_BYTES]>,
     /// Page and number of each attribute that the error is about. Those that do not fit the sense
     /// data are not sent.
@@ -124,7 +124,7 @@ const INTEGRITY_DESCRIPTOR: u8 = 0x07;
 const ATTRIBUTE_DESCRIPTOR: u8 = 0x08;
 /// ADDITIONAL LENGTH of the OSD object identification descriptor, which has 32 bytes.
 const OBJECT_LENGTH: u8 = 0x1e;
-/// Bytes of a response integrity check value.
+/// The length in bytes of a response integrity check value.
 const INTEGRITY_BYTES: usize = 32;
 /// The most bytes of sense data (SPC-4, 4.5.1).
 const MOST_BYTES: usize = 252;

@@ -256,11 +256,11 @@ const VERSION: u8 = 1;
 const WITH_CONFIRMED: u8 = 2;
 /// The longest iSCSI name in bytes (RFC 7143, 4.2.7.1).
 const MOST_OWNER: usize = 223;
-/// The number of predecessors that a log keeps.
+/// The most identifiers of earlier openings (`predecessors`) that a log keeps.
 const MOST_PREDECESSORS: usize = 8;
-/// The length in bytes of the fields before the predecessors of a list, and of those before the
-/// owner of a report.
+/// The length in bytes of the fields before the predecessors in the parameter list of CLAIM OUT.
 const FIXED: usize = 56;
+/// The length in bytes of the fields before the owner in the report of CLAIM IN.
 const REPORT_FIXED: usize = 40;
 const CHECKSUM: usize = 4;
 const WRITES_BACK: u8 = 1;

@@ -47,7 +47,7 @@ impl VendorCommand {
     }
 }
 
-/// Encodes TOKEN IN or TOKEN OUT.
+/// Encodes the CDB of TOKEN IN or TOKEN OUT.
 fn token(opcode: u8, wait_ms: u16, length: u32) -> Cdb {
     let [high, low] = wait_ms.to_be_bytes();
     let [a, b, c, d] = length.to_be_bytes();

@@ -228,8 +228,9 @@ const BLOCK_TO_BLOCK: u8 = 0x02;
 /// Descriptor lengths in bytes.
 const CSCD_BYTES: usize = 32;
 const SEGMENT_BYTES: usize = 28;
-/// The length in bytes of the header before the descriptors: with LID1, and with LID4.
+/// The length in bytes of the header of a LID1 list, which comes before the descriptors.
 const SHORT_HEADER: usize = 16;
+/// The length in bytes of the header of a LID4 list, which comes before the descriptors.
 const LONG_HEADER: usize = 48;
 /// LIST ID USAGE 11b: the list has no identifier.
 const NOT_IDENTIFIED: u8 = 0x18;

@@ -23,7 +23,6 @@ pub enum CopyState {
     Done,
     /// The copy ended with this sense data; a part of the blocks may have been copied.
     Failed(Sense),
-    /// The copy was aborted before its end.
     Aborted,
 }
 
@@ -115,8 +114,8 @@ pub fn operating_parameters(block_size: u32) -> Vec<u8> {
     bytes
 }
 
-/// The most copies that one nexus may run at a time, and the most copies of a nexus whose results
-/// are kept.
+/// The most copies with a list identifier that a unit keeps for one nexus: copies that are running,
+/// and copies that have ended and whose results can be queried.
 pub const CONCURRENT: usize = 16;
 /// The value of TRANSFER COUNT UNITS for logical blocks.
 const IN_BLOCKS: u8 = 0xf1;

@@ -53,7 +53,7 @@ impl TransportId {
 const WITH_ISID: u8 = 0x40;
 /// The value of PROTOCOL IDENTIFIER for iSCSI.
 const ISCSI: u8 = 0x05;
-/// The least valid ADDITIONAL LENGTH.
+/// The least valid value of the field ADDITIONAL LENGTH.
 const SHORTEST: usize = 20;
 /// The longest name of an initiator port: an iSCSI name of 223 bytes, the separator `,i,0x` and an
 /// ISID of twelve digits.
