@@ -108,7 +108,6 @@ impl Compressed {
         self.bytes
     }
 
-    /// Sets the number of bytes that one read requests.
     pub(crate) fn set_read_bytes(&mut self, bytes: usize) {
         self.read_bytes = bytes;
         if let Lower::Tls(stream) = &mut self.lower {

@@ -70,7 +70,6 @@ impl CongestionControl {
         }
     }
 
-    /// Returns the congestion control for one new session.
     #[must_use]
     pub fn session(&self) -> SessionCongestion {
         let ensemble = self.0.as_ref().and_then(|wanted| match &wanted.how {

@@ -12,7 +12,6 @@ use crate::CongestionControl;
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum CongestionChoice {
-    /// The congestion control that the kernel uses by default.
     #[default]
     KernelDefault,
     /// An ensemble that shares a congestion window or a model of the path.

@@ -136,7 +136,7 @@ impl ConnectionQuotaState {
 }
 
 impl ConnectionPermit {
-    /// Returns when a new connection has taken this permit. The caller must then close its own
+    /// Waits until a new connection has taken this permit. The caller must then close its own
     /// connection.
     pub async fn lost(&self) {
         self.lost.notified().await;

@@ -15,7 +15,7 @@ use crate::socket_options;
 /// The low-water mark of one socket, and what is needed to choose it.
 #[derive(Debug)]
 pub(crate) struct LowWater {
-    /// The mark that is set in the kernel.
+    /// The low-water mark that is set in the kernel, in bytes.
     bytes: usize,
     /// The length of the last read that emptied the socket while the mark was one byte.
     piece: usize,

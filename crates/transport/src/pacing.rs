@@ -39,7 +39,7 @@ const GROWTH: f64 = 1.25;
 /// The number of bytes that a new connection may send at once: ten segments (RFC 6928, 2).
 const FIRST_WINDOW: usize = 10 * 1460;
 /// The number of bytes that a connection sends before its TCP state is read for the first time, and
-/// the minimum between two readings.
+/// the least number of bytes that it sends between two readings of the TCP state.
 const FIRST_LOOK: u64 = 64 << 10;
 /// The maximum number of bytes that are sent between two readings of the TCP state. A reading takes
 /// two system calls.
@@ -91,13 +91,13 @@ impl Pacing {
 /// Reads the TCP state of the connection about once per round trip.
 #[derive(Debug)]
 pub(crate) struct PacingBound {
-    /// The value of `written` at which the TCP state is read next.
+    /// The value of `written` at which the TCP state is read again.
     next_look: u64,
-    /// The value of `written` at the last reading.
+    /// The value of `written` when the TCP state was last read.
     last_look: u64,
-    /// The number of bytes that the kernel had retransmitted at the last reading.
+    /// The number of bytes that the kernel had retransmitted when the TCP state was last read.
     sent_again: u64,
-    /// The rate that BBR had measured at the last reading, in bytes per second.
+    /// The rate in bytes per second that BBR had measured when the TCP state was last read.
     measured: u64,
     /// The index of the next gain in [`GAINS`]; `None` if the rate is not bounded.
     gain: Option<usize>,
