@@ -31,7 +31,7 @@ struct RemoteClaimState {
     claim: Option<Arc<Claim>>,
     holding: Holding,
     was_held: bool,
-    /// True if the node has an older version, which does not record confirmed writes.
+    /// True if the node runs an older version of Forebay, which does not record confirmed writes.
     is_old: bool,
     /// True if the unit has ever carried out an ADVANCE, so that its node is known to support it.
     has_advanced: bool,
@@ -57,8 +57,8 @@ impl Claimed {
     }
 
     /// Returns the claim with the current value of the field `granted`. If the unit was restored from an older backup,
-    /// this field shows it that the claim was granted before. Without it, the unit would treat the claim as that of a
-    /// new owner.
+    /// the field tells the unit that it has granted the claim before. Without the field, the unit would treat the claim
+    /// as that of a new owner.
     pub(crate) fn asked(&self, claim: &Arc<Claim>) -> Claim {
         let inner = self.inner.lock();
         let is_current = inner.claim.as_ref().is_some_and(|current| Arc::ptr_eq(current, claim));

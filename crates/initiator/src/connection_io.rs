@@ -93,7 +93,6 @@ impl InitiatorConnectionIo {
         let _ = self.stream.limit_unsent(bytes);
     }
 
-    /// Returns the compression method; `None` if the connection is not compressed.
     pub(crate) fn compression(&self) -> Option<Compression> {
         self.stream.link_bytes().map(|bytes| bytes.method)
     }

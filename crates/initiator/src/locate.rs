@@ -9,7 +9,7 @@ pub trait Locate: fmt::Debug + Send + Sync {
     fn locate(&self) -> Locating<'_>;
 }
 
-/// The future of a location, or of the reason why there is none.
+/// A future that returns the location of a volume, or the reason why the location is unknown.
 pub type Locating<'a> = Pin<Box<dyn Future<Output = Result<IscsiLocation, Arc<str>>> + Send + 'a>>;
 
 /// The location of a volume: the target and unit that serve it, and the portals of the target.

@@ -20,7 +20,7 @@ pub(crate) struct MissingConnections {
     joining: Option<ConnectionJoinFuture>,
     backoff: Backoff,
     added: Instant,
-    /// The earliest time of the next attempt.
+    /// The earliest time of the next attempt to add a connection.
     next: Instant,
     present: usize,
     /// True if the session is being closed, so that no connections are added.

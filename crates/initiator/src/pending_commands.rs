@@ -98,15 +98,16 @@ pub(crate) struct CompletionNotice {
     pub(crate) not_served: Option<Sense>,
 }
 
-/// How often a command is sent again: after the target has aborted it, for example because of a CRC error (Linux: 5
-/// times), and after its connection was lost. The limit for lost connections protects a target that crashes because of
-/// the command.
+/// How often a command is sent again after the target has aborted it, for example because of a CRC error (Linux: 5
+/// times).
 const MOST_ABORTS: u32 = 5;
+/// How often a command is sent again after its connection was lost. The limit protects a target that crashes because of
+/// the command.
 const MOST_REPLAYS: u32 = 10;
 
-/// The first and the longest pause before a command is sent to a busy target again. Each pause is twice as long as the
-/// one before.
+/// The first pause before a command is sent to a busy target again. Each pause is twice as long as the one before.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// The longest pause before a command is sent to a busy target again.
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl PendingTable {

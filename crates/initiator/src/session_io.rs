@@ -49,7 +49,8 @@ pub(crate) struct SessionIo {
     /// The number of connections that have failed. Connections that the target has ended in an orderly way do not
     /// count.
     pub(crate) lost: u64,
-    /// The most bytes in the kernel's send queue of each connection that are not sent yet.
+    /// The most bytes that each connection may have in the kernel's send queue without having sent
+    /// them.
     unsent: u32,
     /// The time between two checks for progress of a connection whose ping is not answered.
     look_every: Duration,
@@ -61,8 +62,8 @@ const LOOKS: u32 = 16;
 
 /// The most bytes of a session that wait in the kernel's send queues, shared by its connections. With this limit, each
 /// command is assigned to a connection as late as possible, so that no connection is idle while another one has seconds
-/// of data queued. Over loopback (23 Gbit/s in megabytes), a limit of 128 KiB for a single connection cost 14 % of the
-/// throughput, and half a megabyte cost 2 %.
+/// of data queued. Over loopback (transfers of some megabytes at 23 Gbit/s), a limit of 128 KiB for a single connection
+/// cost 14 % of the throughput, and half a megabyte cost 2 %.
 const UNSENT_BYTES: u32 = 512 << 10;
 
 impl SessionIo {

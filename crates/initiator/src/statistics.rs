@@ -8,7 +8,6 @@ use scsi::CommandCode;
 /// Counters since the session was opened, summed over all its connections and reconnects.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorStatistics {
-    /// The commands and their times.
     pub calls: InitiatorCallCounters,
     /// The PDUs and bytes that crossed the link.
     pub traffic: InitiatorTrafficCounters,
@@ -87,7 +86,7 @@ pub struct InitiatorConnectionStats {
     pub cid: u16,
     /// The number of commands in flight on this connection.
     pub commands: u32,
-    /// The bytes of data of these commands.
+    /// The bytes of data of the commands in flight on this connection.
     pub bytes: u64,
     /// Bytes sent, headers included.
     pub bytes_out: u64,
@@ -159,7 +158,6 @@ impl InitiatorStatistics {
         self.recovery.digest_errors += now.digest_errors - before.digest_errors;
     }
 
-    /// Counts an answered command.
     pub(crate) fn count_command(&mut self, command: CommandCode) {
         use CommandCode::{Opcode, VariableLength};
         // The service actions are those of object commands: READ; WRITE, APPEND, CREATE AND WRITE; the FLUSH commands;

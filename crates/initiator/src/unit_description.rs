@@ -16,7 +16,6 @@ pub struct UnitDescription {
     pub product: String,
     /// Size and capabilities of the unit.
     pub geometry: Geometry,
-    /// True if the unit supports FUA.
     pub fua: bool,
     /// Maximum number of blocks in one command; `None` if the unit reports no limit.
     pub max_transfer_blocks: Option<u32>,

@@ -12,7 +12,8 @@ pub(crate) struct VolatileWrites {
     lost: Option<WriteNumberRange>,
 }
 
-/// The writes with the numbers `first..=last`, some of which may belong to the other range.
+/// The writes with the numbers `first..=last`. Some of these numbers may belong to the other range
+/// of [`VolatileWrites`].
 #[derive(Clone, Copy, Debug)]
 struct WriteNumberRange {
     first: u64,

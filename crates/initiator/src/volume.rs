@@ -425,9 +425,9 @@ impl Volume for RemoteVolume {
 /// The combined result of the acknowledgments of one or several writes.
 #[derive(Clone, Copy)]
 struct WriteStability {
-    /// The earliest generation in which one of them was acknowledged.
+    /// The earliest generation in which one of the writes was acknowledged.
     generation: u64,
-    /// True if all of them are stable without a flush.
+    /// True if all of the writes are stable without a flush.
     stable: bool,
 }
 

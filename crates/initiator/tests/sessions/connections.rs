@@ -22,7 +22,6 @@ async fn connect(node: &Node, relay: &Relay, connections: u16) -> Arc<RemoteVolu
     Arc::new(volume)
 }
 
-/// Waits until the session has `count` connections.
 async fn has_connections(volume: &RemoteVolume, count: usize) {
     let waiting = async {
         while volume.session().connections().len() != count {

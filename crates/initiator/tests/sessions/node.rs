@@ -26,8 +26,8 @@ async fn connect(node: &Node) -> RemoteVolume {
     RemoteVolume::connect(node.settings()).await.expect("a session")
 }
 
-/// The list has the calls for which a remote volume has a result of its own. For some of them that is an error, since
-/// the unit refuses a command that it does not support. This unit has no store and therefore no claims, which
+/// `expected` names the optional calls for which a remote volume gives a result of its own. The result may be an error,
+/// if the unit does not support the command. The unit of this test has no store and therefore no claims, which
 /// `claims.rs` tests.
 #[tokio::test]
 async fn a_remote_volume_has_the_listed_abilities() {
@@ -294,7 +294,7 @@ async fn a_unit_that_became_another_is_refused() {
     let refused = volume.write(Lba(0), blocks(0, 8, 2), Durability::Stable).await;
     assert!(matches!(refused, Err(Error::Device(_))), "{refused:?}");
     assert_eq!(other.disk.allocated_bytes(), 0, "nothing was written to it");
-    // The expected unit is reachable again.
+    // Stop the node that has another unit, and start the node with the expected unit again.
     other.drop_dead().await;
     node.start_again().await;
     let mut watch = volume.session().watch();

@@ -71,7 +71,8 @@ async fn more(counted: &AtomicU64, by: u64) {
 #[tokio::test]
 async fn the_first_portal_that_accepts_the_login_is_used() {
     let node = Node::start(geometry()).await;
-    // The first portals refuse connections, accept them but stay silent, and redirect to a closed address.
+    // The first portal refuses connections, the second one accepts them but stays silent, and the third one redirects
+    // to a closed address.
     let silent = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let redirect = Redirect { address: closed().await.to_string(), permanent: false };
     let sending = Target { redirect: Some(redirect), ..Target::new(NAME, Vec::new()) };
