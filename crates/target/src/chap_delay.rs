@@ -44,7 +44,8 @@ const LINES: u64 = 4096;
 /// The delay of the first wrong proof. The delay doubles with each further one, up to `PAUSE_MAX`.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Two of these delays and a login fit into the 15 s that initiators wait for a login.
+/// The longest delay of a wrong proof. Two of these delays and a login fit into the 15 s that
+/// initiators wait for a login.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The longest wait for an answer, which bounds the effect of a flood of wrong proofs after the flood has ended. A

@@ -25,7 +25,6 @@ pub(crate) struct TargetConnectionIo {
     stream: ConnectionStream,
     pub(crate) decoder: Decoder,
     pub(crate) address: SocketAddr,
-    /// The target's address of the connection.
     pub(crate) local: SocketAddr,
     /// The time since which the socket has accepted no output; `None` if it is not blocked.
     pub(crate) blocked_since: Option<Instant>,

@@ -8,7 +8,8 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-/// The number of permits that are held at present.
+/// Counts the permits that are held at present. [`Permit::take`] compares their number with a
+/// limit.
 #[derive(Default)]
 pub(crate) struct CountedLimit {
     count: AtomicUsize,
@@ -39,7 +40,7 @@ impl CountedLimit {
     }
 }
 
-/// One unit of the count. Dropping the permit gives it back.
+/// A permit, which its [`CountedLimit`] counts until the permit is dropped.
 pub(crate) struct Permit(Arc<CountedLimit>);
 
 impl Permit {

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use iscsi::{Itt, session::target::ReceivedCommand};
 
-/// The number of commands is bounded by the session's command window, their data by `Settings::held_bytes`.
+/// Commands that wait until their responses can be queued. The session's command window bounds their number, and
+/// `Settings::held_bytes` bounds their data.
 #[derive(Default)]
 pub(crate) struct Deferred {
     commands: VecDeque<ReceivedCommand>,

@@ -158,7 +158,8 @@ impl TargetSessionDriver<'_> {
         }
     }
 
-    /// Does everything that can be done now. On return, the wake-up of the task is arranged.
+    /// Handles all messages, input, output and completed commands that are ready now. On return,
+    /// the task of `context` will be woken when more of them are ready or the timer expires.
     fn advance(&mut self, context: &mut Context<'_>) -> Result<(), ConnectionEndReason> {
         loop {
             self.advance_until_idle(context)?;
@@ -439,7 +440,8 @@ impl TargetSessionDriver<'_> {
         Ok(())
     }
 
-    /// Handles everything that is due. Returns true if the timer had expired.
+    /// If the timer has expired, handles all time-outs that are due: of slow readers, of discovery
+    /// sessions and of the session. Returns true if the timer had expired.
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionEndReason> {
         let due = self.due();
         // Set the timer only if it would expire too late. A timer that expires too early is reset then: this is cheaper

@@ -41,7 +41,6 @@ pub(crate) enum BegunExecution {
 }
 
 impl Execution {
-    /// Starts a command.
     pub(crate) fn begin(
         unit: &Arc<dyn LogicalUnit>,
         task: Task,
@@ -74,9 +73,9 @@ pub(crate) struct InFlightBytes {
 pub(crate) struct Executions {
     running: FuturesUnordered<Abortable<RunningExecution>>,
     commands: HashMap<Itt, (AbortHandle, InFlightBytes, Started)>,
-    /// The sum over `commands`.
+    /// The memory of all `commands` together.
     held: InFlightBytes,
-    /// Completed, but not yet taken by the driver.
+    /// The commands and functions that have completed and that the driver has not taken yet.
     finished: VecDeque<FinishedExecution>,
     pub(crate) watch: StopWatch,
 }
@@ -107,7 +106,7 @@ impl Executions {
         self.running.push(Abortable::new(RunningExecution::Command(itt, execution), registration));
     }
 
-    /// Keeps the effects of a task management function until they have completed.
+    /// Keeps a task management function in progress until the future `effects` completes.
     pub(crate) fn hold_management(
         &mut self,
         itt: Itt,

@@ -44,7 +44,6 @@ impl Default for Security {
     }
 }
 
-/// An initiator that asks to log in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoginCandidate<'a> {
     pub(crate) initiator: &'a str,

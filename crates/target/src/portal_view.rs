@@ -28,7 +28,6 @@ pub(crate) struct PortalView {
     pub(crate) names: Arc<TargetTable>,
     pub(crate) portals: Arc<Portals>,
     pub(crate) security: Arc<Security>,
-    /// The target's address of the connection.
     pub(crate) local: SocketAddr,
     pub(crate) peer: IpAddr,
 }

@@ -34,24 +34,28 @@ pub struct TargetServer {
 
 /// The pause after an error of `accept`, such as no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time without such an error after which connections count as accepted again: descriptors that are freed one by one are
-/// taken at once.
+/// Time without an error of `accept` after which an event reports that connections are accepted again. A single
+/// accepted connection does not show that: when descriptors are freed one by one, each of them is taken at once.
 const ACCEPT_QUIET: Duration = Duration::from_secs(60);
 /// Time in which sessions must end after they are asked to close. They close at once unless a unit blocks a
 /// thread.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Events about failed logins in ten seconds, for one address and for all addresses: enough while an operator
-/// sets up one initiator or many at once; too few to fill a disk (4 kB/s).
+/// The most events about failed logins of one address in ten seconds: enough while an operator sets up an initiator.
 const LOGIN_REPORTS: u32 = 10;
+/// The most events about failed logins of all addresses in ten seconds: enough while an operator sets up many
+/// initiators at once, but too few to fill a disk (4 kB/s).
 const LOGIN_REPORTS_IN_ALL: u32 = 200;
-/// Events about discovery sessions in ten seconds, for one address and for all addresses. A host that repeats
-/// its discovery has nothing new to report.
+/// The most events about discovery sessions of one address in ten seconds. A host that repeats its discovery has
+/// nothing new to report.
 const DISCOVERY_REPORTS: u32 = 1;
+/// The most events about discovery sessions of all addresses in ten seconds.
 const DISCOVERY_REPORTS_IN_ALL: u32 = 50;
-/// Events about normal sessions in ten seconds, for one address and for all addresses. A host that opens and
-/// closes 50 sessions at once is reported in full; no number of sessions can fill a disk (12 kB/s in all).
+/// The most events about normal sessions of one address in ten seconds. A host that opens and closes 50 sessions at
+/// once is reported in full.
 const SESSION_REPORTS: u32 = 100;
+/// The most events about normal sessions of all addresses in ten seconds, so that no number of sessions can fill a disk
+/// (12 kB/s).
 const SESSION_REPORTS_IN_ALL: u32 = 500;
 
 impl TargetServer {

@@ -26,7 +26,6 @@ pub(crate) struct ServerContext {
     pub(crate) security: RwLock<Arc<Security>>,
     /// Quota of connections that have not logged in.
     pub(crate) logins: Arc<ConnectionQuota>,
-    /// Quota of discovery sessions.
     pub(crate) discoveries: Arc<ConnectionQuota>,
     /// Memory for waiting writes beyond the shares of the connections.
     pub(crate) pool: Arc<WriteDataPool>,

@@ -79,7 +79,6 @@ pub(crate) struct SessionRegistry {
 #[derive(Default)]
 struct RegistryState {
     sessions: HashMap<u64, SessionEntry>,
-    /// The TSIHs of all open sessions.
     tsihs: HashSet<Tsih>,
     /// Sessions without a connection that wait for their initiators, the longest waiting first.
     waiting: VecDeque<u64>,
@@ -337,8 +336,8 @@ impl RegistryState {
 }
 
 impl SessionEntry {
-    /// Returns true if the login has the name of this session. An initiator port and a target port (a target's portal
-    /// group) have one session at most (RFC 7143, 4.4.2).
+    /// Returns true if the login is between the same initiator port and target port (portal group of a target) as this
+    /// session. Two such ports have one session at most (RFC 7143, 4.4.2).
     fn is_named_like(&self, login: &EstablishedLogin) -> bool {
         self.isid == login.isid
             && self.initiator_name == login.initiator_name

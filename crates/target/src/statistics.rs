@@ -45,10 +45,8 @@ pub struct TargetStatistics {
     pub times: Vec<(CommandKind, TimeHistogramSnapshot)>,
 }
 
-/// One open session.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionStatistics {
-    /// The initiator's iSCSI name.
     pub initiator_name: String,
     /// The address from which its first connection came.
     pub address: SocketAddr,

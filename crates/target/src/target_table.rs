@@ -16,7 +16,7 @@ use crate::{
 pub struct Target {
     /// The iSCSI name to which initiators log in: `iqn.`, `eui.` or `naa.`.
     pub name: String,
-    /// A name for people (TargetAlias).
+    /// TargetAlias: a description of the target for people to read.
     pub alias: Option<String>,
     /// The units with their LUNs, 0 to 16,383.
     pub units: Vec<(u16, Arc<dyn LogicalUnit>)>,
@@ -27,7 +27,6 @@ pub struct Target {
     /// The target is temporarily served elsewhere. A login ends with "service unavailable" (RFC 7143, 11.13.5);
     /// initiators then try again, here or at another portal.
     pub is_unavailable: bool,
-    /// The access rules for logins.
     pub access: LoginAccess,
 }
 
@@ -70,7 +69,7 @@ pub(crate) struct ServedTargetEntry {
     pub(crate) redirect: Option<Redirect>,
     pub(crate) is_unavailable: bool,
     access: RwLock<Arc<LoginAccess>>,
-    /// Sorted by LUN.
+    /// The logical units, sorted by LUN.
     units: Vec<(u16, Arc<dyn LogicalUnit>)>,
     /// The LUNs in the form in which REPORT LUNS returns them.
     pub(crate) luns: Vec<Lun>,

@@ -20,7 +20,6 @@ use crate::client::{Client, LOOPBACK, TARGET, memory, refused, server, soon, unt
 use crate::events::Log;
 use crate::login_limits::closed;
 
-/// Returns a login request with this text.
 fn login(text: impl Into<bytes::Bytes>) -> Pdu {
     Pdu::LoginRequest(LoginRequest {
         transit: true,
@@ -52,7 +51,7 @@ async fn spdk_3927_no_pdu_before_login_does_harm() {
         for fill in [0, 0xff] {
             let mut header = [fill; 48];
             header[0] = 0x40 | opcode;
-            // Without additional headers and data, so that the PDU is complete.
+            // Announce neither additional headers nor data, so that the PDU is complete.
             header[4..8].fill(0);
             let mut client = Client::connect(address).await;
             let _ = client.socket().write_all(&header).await;
@@ -232,7 +231,6 @@ async fn cve_2020_28374_a_copy_cannot_use_a_unit_of_a_target_without_a_session()
     assert_eq!(owner.read(read).await, (0, vec![7; 512]), "nothing went over");
 }
 
-/// Returns a unit with this serial number.
 fn block_unit(name: &str) -> Arc<dyn LogicalUnit> {
     let volume = Arc::new(MemVolume::new(Geometry::with_blocks(2048)));
     let identity = UnitIdentity::new(name).with_target(name);

@@ -197,7 +197,6 @@ impl Client {
         self.exp_stat_sn = numbers.stat_sn.next();
     }
 
-    /// Returns the target's answer to SendTargets.
     pub async fn send_targets(&mut self, which: &str) -> String {
         let request = TextRequest {
             immediate: true,
@@ -324,7 +323,6 @@ impl Client {
         }
     }
 
-    /// Answers a ping of the target.
     pub async fn answer_ping(&mut self, ping: &NopIn) {
         let answer = NopOut {
             immediate: true,
@@ -399,7 +397,7 @@ pub struct Stalling {
     pub nexuses: AtomicUsize,
     /// While a test holds this, the end of a nexus takes 200 ms; the test needs several threads.
     pub slow_end: tokio::sync::Mutex<()>,
-    /// The result of every command.
+    /// The Data-In with which every command completes.
     pub data: Mutex<Data>,
 }
 

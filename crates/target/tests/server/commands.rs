@@ -295,7 +295,7 @@ async fn a_session_at_its_memory_limit_uses_no_processor_and_ends_no_connection(
     }
     until(|| unit.alive() == 1).await;
     let before = worked();
-    // Twice the time after which a connection counts as silent.
+    // Wait twice the time after which a connection counts as silent.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let worked = worked() - before;
     assert!(worked < Duration::from_millis(300), "{worked:?}");
@@ -334,8 +334,8 @@ async fn an_initiator_that_reads_slowly_does_not_count_as_silent() {
             Pdu::NopIn(_) => {}
             pdu => panic!("{pdu:?}"),
         }
-        // Three times the time after which a connection counts as silent. The last bytes may be in the two
-        // socket buffers.
+        // Read slowly: reading takes three times the time after which a connection counts as silent. Do not wait for
+        // the last bytes, which may be in the two socket buffers.
         if bytes < 24 << 20 {
             tokio::time::sleep(Duration::from_millis(15)).await;
         }

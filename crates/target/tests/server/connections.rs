@@ -81,7 +81,6 @@ async fn expect_drop(client: &mut Client, cid: Cid) {
     }
 }
 
-/// Returns a READ (10) of `blocks` blocks at `lba`.
 fn read_10(lba: u32, blocks: u16) -> [u8; 10] {
     let [a, b, c, d] = lba.to_be_bytes();
     let [high, low] = blocks.to_be_bytes();
@@ -314,9 +313,9 @@ impl LogicalUnit for Noting {
     }
 }
 
-/// The target delays the commands of a connection whose initiator does not read its responses. But the target
-/// must not delay a flush: later writes on another connection would be performed first, and the flush would
-/// end an epoch with a part of the next one in it.
+/// The target delays the commands of a connection whose initiator does not read its responses. But the target must not
+/// delay a flush: later writes on another connection would be performed first, and the flush would end an epoch that
+/// holds a part of the next epoch.
 #[tokio::test]
 async fn a_flush_is_not_delayed_behind_answers_that_are_not_read() {
     const FLUSH: u8 = 0x35;

@@ -170,7 +170,8 @@ fn numbers(bytes: &[u8], at: impl IntoIterator<Item = usize>) -> Vec<u16> {
 }
 
 impl Client {
-    /// Returns the port that answers, its group, and all ports by VPD 88h and by REPORT TARGET PORT GROUPS.
+    /// Returns the number and the group of the target port that answers, and the numbers of all ports as VPD page 88h
+    /// and REPORT TARGET PORT GROUPS list them.
     async fn ports(&mut self) -> (u16, u16, Vec<u16>, Vec<u16>) {
         let command = self.command(&[0x12, 1, 0x83, 1, 0], 256);
         let (_, page) = self.read(command).await;
