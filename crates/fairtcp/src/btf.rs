@@ -21,7 +21,6 @@ pub struct Btf {
 /// The number of a type. Zero is `void`.
 pub type TypeId = u32;
 
-/// The location of a field in a structure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Field {
     /// The offset in bits from the start of the structure.
@@ -29,7 +28,6 @@ pub struct Field {
     pub length_bits: u32,
 }
 
-/// A member of a structure.
 #[derive(Clone, Copy)]
 struct BtfMember {
     index: u32,

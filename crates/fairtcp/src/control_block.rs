@@ -47,16 +47,18 @@ pub(crate) mod at {
     /// The segments in flight of all members, each as counted at the member's last acknowledgment. Signed, like the
     /// window.
     pub const ALL_IN_FLIGHT: i16 = 96;
-    /// The number of the current round, and the time when it began.
+    /// The number of the current round.
     pub const ROUND: i16 = 104;
+    /// The time when the current round began.
     pub const ROUND_BEGAN: i16 = 112;
     /// The time when a member was last application-limited; zero if this never happened.
     pub const LIMITED_AT: i16 = 120;
     /// The minimum round trip time; zero if it is unknown.
     pub const LEAST_RTT: i16 = 128;
     pub const LEAST_RTT_AT: i16 = 136;
-    /// The rate that the next round must exceed by a quarter, and the number of rounds that did not exceed it.
+    /// The rate that the next round must exceed by a quarter; otherwise [`FULL_ROUNDS`] is increased.
     pub const FULL_RATE: i16 = 144;
+    /// The number of rounds whose rate did not exceed [`FULL_RATE`] by a quarter.
     pub const FULL_ROUNDS: i16 = 152;
     /// The phase of PROBE_BW's cycle, 0 to 7.
     pub const PHASE: i16 = 160;
@@ -75,8 +77,8 @@ pub(crate) mod at {
     pub const RATES: i16 = 216;
 }
 
-/// The number of entries of this ring: a power of two that is larger than the number of rounds over which the maximum
-/// is taken.
+/// The number of entries of the ring at [`at::RATES`]: a power of two that is larger than the number of rounds over
+/// which the maximum is taken.
 pub(crate) const RATES: i16 = 16;
 
 /// The length of a block in bytes. It is a multiple of 8, so that the blocks in the map are adjacent.

@@ -39,13 +39,13 @@ impl Default for EnsembleOptions {
 /// How a window grows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Growth {
-    /// By one step per acknowledgment, as in Linux 2.4 and thus in the paper. Windows stay smaller with this if the
-    /// receiver acknowledges only every second segment.
+    /// The window grows by one step per acknowledgment, as in Linux 2.4 and thus in the paper. Windows stay smaller
+    /// with this if the receiver acknowledges only every second segment.
     PerAck,
-    /// By the number of acknowledged segments (RFC 3465).
+    /// The window grows by the number of acknowledged segments (RFC 3465).
     PerSegment,
-    /// By a model of the path that the members share: its bandwidth and its minimum round trip time, as BBR has them
-    /// for a single connection. Losses do not reduce the window, and members are paced.
+    /// The window follows a model of the path that the members share: its bandwidth and its minimum round trip time, as
+    /// BBR has them for a single connection. Losses do not reduce the window, and members are paced.
     ByModel,
 }
 

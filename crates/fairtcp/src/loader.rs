@@ -75,7 +75,8 @@ impl LoadedCongestionControl {
     /// Makes the kernel refuse assignments from now on.
     #[cfg(test)]
     pub fn refuse_assignments(&mut self) {
-        // Use an array map instead: its only valid key is 0, which is not the descriptor of a socket here.
+        // Use an array map in place of the socket storage: its only valid key is 0, which is not the descriptor of a
+        // socket here.
         let map = Map { kind: MAP_TYPE_ARRAY, max_entries: 1, flags: 0, ..ASSIGNED };
         self.members_map = bpf::create_map(&map).expect("as the others were made");
     }

@@ -37,7 +37,7 @@ pub struct Fields {
     /// Says if the kernel paces the socket by `pacing_rate`, and which component of the kernel does
     /// so.
     pub pacing_status: i16,
-    /// This field and the next two have 8 bytes.
+    /// The offset of a field of 8 bytes; so are the next two offsets.
     pub pacing_rate: i16,
     pub max_pacing_rate: i16,
     /// The time of the last acknowledgment, in microseconds.
@@ -50,11 +50,11 @@ pub struct Fields {
     pub losses: i16,
     pub prior_in_flight: i16,
     pub delivered: i16,
-    /// This field and the next two have 8 bytes.
+    /// The offset of a field of 8 bytes; so are the next two offsets.
     pub prior_mstamp: i16,
     pub interval_us: i16,
     pub rtt_us: i16,
-    /// This field has 1 byte.
+    /// The offset of a field of 1 byte.
     pub is_app_limited: i16,
 }
 

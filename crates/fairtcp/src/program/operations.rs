@@ -204,7 +204,7 @@ fn undo_cwnd(
     code.a.finish()
 }
 
-/// Adds what the last reduction has taken back to the window.
+/// Adds to the ensemble's window what the member's last reduction has taken from it.
 fn give_back(code: &mut Code<'_>) {
     let taken = private_double(code.kernel, private::TAKEN);
     let given = code.a.label();

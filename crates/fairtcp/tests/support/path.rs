@@ -98,8 +98,9 @@ pub fn deviation(values: &[f64]) -> f64 {
 
 /// The length in segments of the socket buffer in the paper, 512 KiB.
 const PAPER_BUFFER_SEGMENTS: u32 = 512 * 1024 / 1448;
-/// The bits of a frame with a full segment, and the bits of the data in it (MTU 1500, timestamps).
+/// The number of bits of a frame with a full segment (MTU 1500).
 const FRAME_BITS: u64 = 1514 * 8;
+/// The number of bits of the data in a frame with a full segment (MTU 1500, timestamps).
 const DATA_BITS: f64 = 1448.0 * 8.0;
 
 /// Runs `senders` senders for the given number of seconds. Sender n is in ensemble `ensemble(n)`. The first second is
@@ -328,8 +329,8 @@ pub enum What {
         number: u64,
         transmission: u64,
     },
-    /// The response to a command that was issued at this time. With `None`, no response, but the initiator issues a
-    /// command.
+    /// The response to a command that was issued at the time `issued` arrives. If `issued` is `None`, no response
+    /// arrives, but the initiator issues a new command.
     Response {
         issued: Option<Time>,
     },

@@ -29,9 +29,9 @@ const FULL: u64 = 3;
 /// How the rate is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// By the kernel's rate samples of one connection, as in BBR.
+    /// The rate comes from the kernel's rate samples of one connection, as in BBR.
     Connection,
-    /// By the sum of the last delivery rates of all members.
+    /// The rate is the sum of the last delivery rates of all members.
     #[default]
     Ensemble,
 }

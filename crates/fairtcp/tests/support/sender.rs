@@ -250,7 +250,7 @@ impl Sender {
         self.send(world);
     }
 
-    /// Removes a segment that has arrived from the counters.
+    /// Updates the counters for a segment that has arrived.
     fn arrived(
         &mut self,
         number: u64,

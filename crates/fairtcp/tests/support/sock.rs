@@ -88,7 +88,7 @@ pub struct Sample {
     /// The number of segments that were delivered in `interval_us`. The sample is invalid if the interval is 0.
     pub delivered: u32,
     pub interval_us: u64,
-    /// The time of the last delivery before the newest of these segments was sent.
+    /// The time of the last delivery before the newest segment of the sample was sent.
     pub prior_us: u64,
     pub rtt_us: Option<u32>,
     /// True if the sample is application-limited.

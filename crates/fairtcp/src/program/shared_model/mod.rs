@@ -94,7 +94,8 @@ pub(super) fn undo_cwnd(code: &mut Code<'_>) {
     code.count(at::UNDONE, R1);
 }
 
-/// void set_state(struct sock *sk, u8 state), called at a timeout.
+/// void set_state(struct sock *sk, u8 state), called at a timeout: restarts the detection of
+/// whether the path is full, and removes the member's delivery rate from the sum.
 pub(super) fn timed_out(code: &mut Code<'_>) {
     code.a.store(private_word(code.kernel, private::STATE), STATE_LOSS);
     code.a.store(BLOCK.double(at::FULL_RATE), 0);

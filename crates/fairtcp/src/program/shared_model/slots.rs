@@ -34,10 +34,10 @@ pub(super) const DELIVERED: BpfMemoryOperand = R10.double(-160);
 
 /// A gain of 1: gains are in units of 1/256.
 pub(super) const UNIT: i32 = 256;
-/// The gain 2/ln(2), with which the rate doubles in each round trip (draft, 4.3.2.1). The gain after it is its inverse.
+/// The gain 2/ln(2), with which the rate doubles in each round trip (draft, 4.3.2.1). [`DRAIN_GAIN`] is its inverse.
 pub(super) const STARTUP_GAIN: i32 = UNIT * 2885 / 1000 + 1;
 pub(super) const DRAIN_GAIN: i32 = UNIT * 1000 / 2885;
-/// The gains of draft, 4.3.4.1.
+/// The gains in PROBE_BW (draft, 4.3.4.1).
 pub(super) const UP_GAIN: i32 = UNIT * 5 / 4;
 pub(super) const DOWN_GAIN: i32 = UNIT * 3 / 4;
 pub(super) const WINDOW_GAIN: i32 = 2 * UNIT;
