@@ -26,7 +26,7 @@ pub struct Terms {
     pub ranges: u32,
 }
 
-/// The state of one member, for the status.
+/// The state of one sharing gateway, as the node's status reports it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SharingMemberStatus {
     /// No message of the member has arrived for the time of a lease.
@@ -67,7 +67,7 @@ pub struct Grantor {
     outboxes: BTreeMap<SharingMember, MemberOutbox>,
 }
 
-/// Answers that a member has not fetched, in the order in which they are sent.
+/// The answers that a member has not fetched, in the order in which they are sent.
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 struct MemberOutbox {
     said: VecDeque<CoherenceReply>,
@@ -91,9 +91,10 @@ struct MemberState {
 
 #[derive(Clone, Debug, Default, Eq, Hash, PartialEq)]
 struct RangeGrants {
-    /// One `ExclusiveWrite`, or any number of `SharedRead`.
+    /// The tokens that members hold for the range: one `ExclusiveWrite`, or any number of
+    /// `SharedRead`.
     held: Vec<HeldToken>,
-    /// Requests that wait, the oldest first; at most one for each member.
+    /// The requests that wait, the oldest first; at most one for each member.
     queue: VecDeque<QueuedTokenRequest>,
 }
 
@@ -102,7 +103,7 @@ struct HeldToken {
     member: SharingMember,
     token: CoherenceToken,
     grant: Grant,
-    /// The number of the request for which this token was granted.
+    /// The number of the gateway's request that this token answers.
     number: u64,
     recall: Recall,
 }
@@ -175,7 +176,6 @@ impl Grantor {
         self.outboxes.remove(&member);
     }
 
-    /// Handles a request of a member.
     pub fn handle(&mut self, member: SharingMember, request: CoherenceRequest, now: Millis) {
         let Some(known) = self.members.get_mut(&member) else { return };
         let (life, known_life) = match &request {

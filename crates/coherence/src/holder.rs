@@ -19,7 +19,7 @@ use crate::{
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
-/// The answer to the request to begin a use.
+/// Tells the caller of [`Holder::begin`] whether the use of the range has begun.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Begin {
     /// The use has begun.
@@ -36,7 +36,7 @@ pub enum Begin {
 pub struct Holder {
     lease: HolderLease,
     standing: HolderMembership,
-    /// The number of the last [`CoherenceRequest::Join`].
+    /// The number of the last [`CoherenceRequest::Join`] that this gateway has sent.
     join: u64,
     join_sent: Millis,
     renewed: Millis,
@@ -134,7 +134,8 @@ impl Holder {
         }
     }
 
-    /// Notes that the work that [`Holder::poll_cleaning`] returned is done.
+    /// Tells the machine that the caller has finished the cleaning that [`Holder::poll_cleaning`]
+    /// returned.
     pub fn cleaned(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let CoherenceReleaseStep::Cleaning { keeps } = part.stop else { return };
@@ -154,7 +155,6 @@ impl Holder {
         }
     }
 
-    /// Handles an answer of the node.
     pub fn handle(&mut self, answer: CoherenceReply, now: Millis) {
         self.expire(now);
         if let CoherenceReply::Joined { number, life, grants, lost } = answer {
@@ -207,12 +207,12 @@ impl Holder {
         self.requests.pop_front()
     }
 
-    /// Returns the next waiting use that has begun.
+    /// Returns the ticket of a use that had to wait and has begun now.
     pub fn poll_begun(&mut self) -> Option<CoherenceTicket> {
         self.begun.pop_front()
     }
 
-    /// Returns the next range to be cleaned.
+    /// Returns the next range that the caller must clean before the range is released.
     pub fn poll_cleaning(&mut self) -> Option<Cleaning> {
         self.cleaning.pop_front()
     }

@@ -17,7 +17,6 @@ pub struct CoherenceTicket(pub u64);
 /// is set.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Cleaning {
-    /// The range to be cleaned.
     pub range: CoherenceRange,
     /// Dirty data of the range may exist, and must be destaged.
     pub writes_back: bool,

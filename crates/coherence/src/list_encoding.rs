@@ -17,24 +17,21 @@ pub const MOST_LIST_BYTES: usize = 1 << 20;
 /// The reason why bytes are not a valid list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ListError {
-    /// The magic number is wrong.
     #[error("not a list of coherence tokens")]
     Magic,
-    /// The version is unknown.
     #[error("a list of coherence tokens of an unknown version")]
     Version,
     /// The list is truncated, too long, or does not have the length that its header gives.
     #[error("a list of coherence tokens with a wrong length")]
     Length,
-    /// The checksum is wrong.
     #[error("a list of coherence tokens with a wrong checksum")]
     Checksum,
-    /// An entry is invalid.
     #[error("a list of coherence tokens with an invalid entry")]
     Entry,
 }
 
-/// The parameters of the volume and the number of blocks of a range; `None` in lists of a gateway.
+/// The parameters of the volume and the number of blocks of a range; `None` in a list that a
+/// gateway sends.
 pub type SharedVolumeTerms = Option<(Terms, u32)>;
 
 /// Encodes as many requests as fit into a list, from the front. Returns the list and their number.
@@ -455,7 +452,7 @@ mod tests {
                 assert!(read_requests(&bytes).is_err(), "{at}");
             }
         }
-        // A list with a valid frame and an entry that names more ranges than it has.
+        // The header and the checksum are valid, but the entry claims more ranges than it contains.
         for entry in
             [&[0x01, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff][..], &[0x07], &[0x02, 0]]
         {

@@ -9,7 +9,7 @@ pub enum CoherenceRequest {
     /// The gateway starts, or continues after a restart of the node. The gateway holds exclusive tokens for these
     /// ranges and no other tokens.
     Join {
-        /// Increases with each Join of the session.
+        /// The number of this Join. It increases with each Join of the session.
         number: u64,
         /// The ranges in ascending order.
         exclusive: Vec<CoherenceRange>,
@@ -27,7 +27,6 @@ pub enum CoherenceRequest {
         /// The number of the life in which the token was granted; see [`CoherenceReply::Joined`].
         life: u64,
         range: CoherenceRange,
-        /// The grant to be released.
         grant: Grant,
         /// The gateway keeps a shared token for the range.
         keeps: bool,
@@ -70,7 +69,6 @@ pub enum CoherenceReply {
     Recall {
         life: u64,
         range: CoherenceRange,
-        /// The grant to be released.
         grant: Grant,
         /// The gateway may keep a shared token.
         keeps: bool,

@@ -1,4 +1,5 @@
-//! Ranges, tokens, grants and time.
+//! The values in the messages between gateway and node: ranges, tokens, numbers of grants, and
+//! times.
 
 /// A part of a volume for which tokens are granted, numbered from 0. All ranges of a volume have the same number of
 /// blocks.
@@ -14,7 +15,8 @@ pub enum CoherenceToken {
     ExclusiveWrite,
 }
 
-/// The number of a grant. It is unique for the volume, even over restarts of the node.
+/// The number that the node gives to each token that it grants. The number is unique for the
+/// volume, even over restarts of the node.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Grant(pub u64);
 

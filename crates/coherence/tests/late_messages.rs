@@ -17,7 +17,7 @@ fn node() -> Grantor {
     node
 }
 
-/// Takes the answers of the node to all members. Returns those to `to`.
+/// Fetches the node's answers to all members. Returns only the answers to the member `to`.
 fn answers(node: &mut Grantor, to: SharingMember) -> Vec<CoherenceReply> {
     std::iter::from_fn(|| node.poll_answer()).filter(|(of, _)| *of == to).map(|(_, a)| a).collect()
 }

@@ -8,7 +8,7 @@ use coherence::{
 };
 use stateright::{Model, Property};
 
-/// The parameters of a search.
+/// The modelled system: its size, how many events it may have, and the fault in its protocol.
 #[derive(Clone, Debug)]
 pub struct Scene {
     pub gateways: usize,
@@ -25,7 +25,7 @@ pub struct Budget {
     pub node_crashes: u8,
     pub losses: u8,
     pub repeats: u8,
-    /// Quarters of a lease that may pass.
+    /// How much time may pass, in quarters of a lease.
     pub ticks: u8,
 }
 
