@@ -18,7 +18,7 @@ pub struct AbilityProbe {
     calls: Mutex<Vec<&'static str>>,
 }
 
-/// The blocks that the tests of abilities ask about.
+/// The extent that [`AbilityProbe`] passes to every optional call.
 const EXTENT: Extent = Extent { lba: Lba(8), blocks: 8 };
 const USAGE: ThinSpaceUsage = ThinSpaceUsage { used: 1, available: 2, shared: true };
 const MOST_CALLS: usize = 77;

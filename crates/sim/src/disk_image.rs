@@ -28,7 +28,6 @@ impl StableDiskImage {
         self.geometry
     }
 
-    /// Returns the bytes of `range`.
     #[must_use]
     pub fn read(&self, range: Range<u64>) -> Vec<u8> {
         let mut bytes = vec![0; (range.end - range.start) as usize];

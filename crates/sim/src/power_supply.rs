@@ -18,7 +18,7 @@ pub struct Power {
 }
 
 impl Power {
-    /// Returns a supply that does not fail.
+    /// Returns a supply that works until a test makes it fail.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self {

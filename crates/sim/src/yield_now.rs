@@ -1,4 +1,5 @@
-//! Futures for the scheduling of tests.
+//! Two futures with which tests and simulated disks let other tasks run: one yields once, one is
+//! never ready.
 
 use std::{future::poll_fn, task::Poll};
 

@@ -10,7 +10,8 @@ use std::{
 use sim::{CrashVolume, FlushGuarantee, Rng, StableDiskImage};
 use volume::{Data, Durability, Error, Extent, Geometry, Lba, Volume};
 
-/// The values that a block may have after a crash, as first bytes: the last stable value and all later ones.
+/// The values that a block may have after a crash: the last stable value and all later ones. The value of a block is
+/// its first byte.
 struct Block {
     now: u8,
     possible: BTreeSet<u8>,

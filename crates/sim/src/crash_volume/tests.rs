@@ -1,5 +1,3 @@
-//! Tests of the simulated disk.
-
 use std::{
     pin::pin,
     task::{Context, Poll, Waker},
@@ -26,7 +24,8 @@ fn disk() -> CrashVolume {
     CrashVolume::new(Geometry::with_blocks(64), 1)
 }
 
-/// Returns the first bytes of `blocks` blocks after each of many crashes.
+/// Crashes the disk many times. Returns the outcomes that differ, each as the first byte of each of
+/// the first `blocks` blocks.
 fn outcomes(disk: &CrashVolume, blocks: u64) -> BTreeSet<Vec<u8>> {
     let mut rng = Rng::new(99);
     (0..500)
