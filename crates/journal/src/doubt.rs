@@ -13,13 +13,13 @@ use crate::{
     superblock::Superblock,
 };
 
-/// The blocks of segments whose copies differ, and the content that each should have.
+/// The segment blocks that differ between the copies of a mirrored log, and the content that each
+/// should have.
 pub struct Doubt {
     extents: Vec<Extent>,
     blocks: Vec<(u64, ExpectedLogBlock)>,
 }
 
-/// The expected content of a block.
 enum ExpectedLogBlock {
     /// The header of the segment with this number.
     Header(u64),

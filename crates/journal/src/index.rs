@@ -183,13 +183,13 @@ impl<'a> IndexReader<'a> {
         self.ended = true;
     }
 
-    /// Returns the newest segment that the index has.
+    /// Returns the number of the newest segment that the index describes.
     pub(crate) fn newest(&self) -> Option<u64> {
         self.found.last().copied()
     }
 
-    /// Returns the last segment of each frame whose segments are all before `end`. The first item is the
-    /// frame at the index tail of the superblock.
+    /// Returns the number of the last segment of each frame whose segments are all before `end`. The first item is for
+    /// the frame at the index tail of the superblock.
     pub(crate) fn into_frames(self, end: u64) -> Vec<u64> {
         let mut found = self.found;
         found.retain(|&last| last < end);
@@ -283,7 +283,7 @@ const NUMBER_AT: usize = 40;
 const FIRST_AT: usize = 48;
 const START_AT: usize = 56;
 const COUNT_AT: usize = 60;
-/// Bytes before the entries.
+/// Bytes of a frame before its entries.
 const HEADER_BYTES: usize = 64;
 /// Bytes of the checksum at the very end of the frame.
 const CHECKSUM_BYTES: usize = 4;
@@ -295,7 +295,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::segment::tests::{INSTANCE, SLOTS, header};
 
-    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// Name, offset and length in bytes of each field of an index frame. A test compares them with
     /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", MAGIC_AT, 8),

@@ -16,7 +16,7 @@ use crate::{
 pub struct LogIndexFrames {
     /// The superblock of this opening, for the position and size of frames and the id of the log.
     shape: Superblock,
-    /// Most segments in a frame.
+    /// Maximum number of segments in a frame.
     most: u32,
     filling: IndexFrame,
     /// Full frames, oldest first; at most [`MOST_WAITING`] in addition to those that recovery left.
@@ -115,7 +115,7 @@ impl LogIndexFrames {
         self.held = false;
     }
 
-    /// Returns the number of the next frame.
+    /// Returns the number that the next frame to be written gets.
     pub fn next(&self) -> u64 {
         self.tail + self.written.len() as u64
     }
@@ -142,6 +142,6 @@ pub struct FrameToWrite {
     pub last: u64,
 }
 
-/// Most full frames that wait while one is written. Each stands for megabytes of log, so more of them wait
+/// Maximum number of full frames that wait while one is written. Each stands for megabytes of log, so more of them wait
 /// only if the log disk does not answer.
 const MOST_WAITING: usize = 4;

@@ -105,9 +105,11 @@ impl SegmentLayout {
     }
 }
 
-/// Most layouts of live segments. A log can be resized this often before its oldest data has been destaged.
+/// Maximum number of layouts of live segments. A log can be resized this often before its oldest data has been
+/// destaged.
 pub const MOST_LAYOUTS: usize = 8;
-/// Most zones of a ring. Each time that the ring grows around live segments, it gets two more.
+/// Maximum number of zones of a ring. Each time that the ring grows around live segments, it gets
+/// two more.
 pub const MOST_ZONES: usize = 14;
 pub(crate) const LAYOUT_BYTES: usize = 128;
 
@@ -121,7 +123,7 @@ const ZONE_BYTES: usize = 8;
 pub(crate) mod tests {
     use super::*;
 
-    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// Name, offset and length in bytes of each field of a layout record. A test compares them with
     /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("first", FIRST_AT, 8),

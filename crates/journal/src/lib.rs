@@ -25,11 +25,12 @@ pub mod index_memory;
 
 /// Bytes in a block of the log disk; a slot's data fills one.
 pub const BLOCK_BYTES: usize = 4096;
-/// Most slots in one segment (STICS 4.3.1: 128).
+/// Maximum number of slots in one segment (STICS 4.3.1: 128).
 pub const MAX_SEGMENT_SLOTS: u32 = 128;
-/// Most slots in one segment whose blocks are sealed: their tags take room in its header.
+/// Maximum number of slots in one segment whose blocks are sealed: their tags take room in its
+/// header.
 pub const MAX_SEALED_SLOTS: u32 = 96;
-/// Fewest slots that a segment may be limited to.
+/// The lowest value that may be set for the maximum number of slots in one segment.
 pub const MIN_SEGMENT_SLOTS: u32 = 1;
 /// The version of the format that this code writes and the only one it reads.
 pub const VERSION: u32 = 3;
@@ -38,7 +39,8 @@ pub const VERSION: u32 = 3;
 mod tests {
     use super::{index, layout, members, segment, superblock};
 
-    /// Name, offset and bytes of every row of every table of fields on a page, table by table.
+    /// Parses every table of fields on a page of docs/formats. Returns name, offset and length in
+    /// bytes of each row, table by table.
     fn tables(page: &str) -> Vec<Vec<(String, usize, usize)>> {
         let mut tables = Vec::new();
         for line in page.lines() {

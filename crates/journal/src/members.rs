@@ -143,7 +143,7 @@ const NAME_AT: usize = 48;
 pub(crate) mod tests {
     use super::*;
 
-    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// Name, offset and length in bytes of each field of a member record. A test compares them with
     /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("place", PLACE_AT, 4),

@@ -405,7 +405,8 @@ impl<'a> LogReadWindow<'a> {
     }
 }
 
-/// Two of the longest segments, so that one read usually covers at least one segment.
+/// Number of blocks in the window: two of the longest segments, so that one read usually covers at
+/// least one segment.
 const WINDOW_BLOCKS: u32 = 256;
 
 async fn read(log: &Stack, first: u32, blocks: u32) -> Result<Bytes, Error> {

@@ -22,7 +22,7 @@ use crate::{
 /// fewer blocks than the longest segment needs are left in that zone, at the first block of the next zone.
 #[derive(Clone, Debug)]
 pub struct SegmentRing {
-    /// Blocks in the longest segment, including its header.
+    /// Number of blocks in the longest segment, header included.
     longest: u32,
     /// The layouts of the live segments and of the next one, oldest first.
     layouts: VecDeque<SegmentLayout>,
@@ -38,7 +38,8 @@ pub struct SegmentRing {
     /// Start of the oldest live segment that lies in the zones of the current layout. The free blocks end
     /// there.
     wall: Option<u32>,
-    /// Blocks of all segments that were pushed since this ring was made, including freed ones.
+    /// Number of blocks of all segments that were pushed since this ring was made, including freed
+    /// ones.
     pushed: u64,
 }
 
@@ -160,7 +161,7 @@ impl SegmentRing {
         start
     }
 
-    /// Returns the blocks of all segments that were pushed since this ring was made, including freed ones.
+    /// Returns the number of blocks of all segments that were pushed since this ring was made, including freed ones.
     pub fn pushed(&self) -> u64 {
         self.pushed
     }

@@ -8,7 +8,7 @@ use crate::{
     seal::{Salt, Tag},
 };
 
-/// The meaning of a record for its slots.
+/// The kind of a record: what it says about the content of its slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LogRecordKind {
     /// The sectors of `mask` have the content of the record's data block.
@@ -77,7 +77,7 @@ impl SegmentHeader {
             + u32::from(self.salt.is_some()) * SEALED
     }
 
-    /// Returns the most records that this header has room for.
+    /// Returns the maximum number of records that this header has room for.
     pub fn most_records(&self) -> usize {
         self.shape().most_records()
     }
@@ -305,7 +305,8 @@ impl SegmentShape {
         Self { sealed: flags & SEALED != 0 }
     }
 
-    /// Returns the most records in a header: 128 without tags, and as many as fit with tags.
+    /// Returns the maximum number of records in a header: 128 without tags, and as many as fit with
+    /// tags.
     fn most_records(self) -> usize {
         if self.sealed { (CHECKSUM_AT - RECORDS_AT) / SEALED_RECORD_BYTES } else { MAX_RECORDS }
     }
@@ -321,9 +322,9 @@ impl SegmentShape {
 
 /// The tag of a record whose data is not sealed.
 pub const NO_TAG: Tag = [0; 16];
-/// Most slots in one record of zeros. Recovery makes an entry for each of them.
+/// Maximum number of slots in one record of zeros. Recovery makes an entry for each of them.
 pub const MAX_ZERO_SLOTS: u32 = 4096;
-/// Most records in a header, one for each slot of the longest segment.
+/// Maximum number of records in a header, one for each slot of the longest segment.
 pub(crate) const MAX_RECORDS: usize = crate::MAX_SEGMENT_SLOTS as usize;
 
 const ENDS_EPOCH: u32 = 1;
@@ -372,8 +373,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// The fields of the format: name, offset, number of bytes. A test compares them with
-    /// docs/formats/log-disk.md.
+    /// Name, offset and length in bytes of each field of a segment header. A test compares them
+    /// with docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", MAGIC_AT, 8),
         ("version", VERSION_AT, 4),

@@ -2,12 +2,12 @@
 
 use crate::{MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS};
 
-/// Returns the most slots that a segment may have. The header of a sealed segment has room for fewer.
+/// Returns the maximum number of slots that a segment may have. The header of a sealed segment has room for fewer.
 pub const fn most_segment_slots(sealed: bool) -> u32 {
     if sealed { MAX_SEALED_SLOTS } else { MAX_SEGMENT_SLOTS }
 }
 
-/// Returns the blocks in the smallest ring. Six full segments leave room for data in addition to the reserve
+/// Returns the number of blocks in the smallest ring. Six full segments leave room for data in addition to the reserve
 /// and the unused end of the ring.
 pub(crate) const fn least_ring(segment_slots: u32) -> u64 {
     6 * (segment_slots as u64 + 1)
@@ -35,7 +35,8 @@ pub fn index_shape(log_blocks: u64, segment_slots: u32) -> (u32, u32) {
 
 /// The first block after the two superblocks, where the ring begins.
 pub const FIRST_BLOCK: u32 = 2;
-/// Blocks in the largest frame of an index: 64 KiB, enough for about 10 MB of full segments.
+/// Number of blocks in the largest frame of an index: 64 KiB, enough for about 10 MB of full
+/// segments.
 pub(crate) const MOST_FRAME_BLOCKS: u32 = 16;
-/// Frames in the smallest index. Each has one block.
+/// Number of frames in the smallest index. Each has one block.
 const LEAST_FRAMES: u64 = 4;

@@ -21,7 +21,8 @@ use crate::{
 /// One state of the superblock. `docs/formats/log-disk.md` describes its encoding.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Superblock {
-    /// Counts the states. If both copies are whole, the one with the higher number is newer.
+    /// The number of this state of the superblock: each change raises it. If both copies are whole,
+    /// the one with the higher number is newer.
     pub sequence: u64,
     pub instance: InstanceId,
     /// The volume that the log belongs to. For several volumes it is their joined address space.
@@ -56,7 +57,7 @@ pub struct Superblock {
     /// The boot id of the machine, if the NVRAM loses its content when the machine restarts. `None` if the
     /// NVRAM keeps its content longer, or if the boot id is not known.
     pub boot: Option<[u8; 16]>,
-    /// Blocks of the index, which is at the end of the log.
+    /// Number of blocks of the index, which is at the end of the log.
     pub index_blocks: u32,
     pub frame_blocks: u32,
     /// Number of the oldest frame of the index that recovery looks at.
@@ -132,7 +133,7 @@ impl Superblock {
         }
         put(block, KEY_AT, &self.key.unwrap_or_default());
         self.encode_layouts(block);
-        // Encode the boot before the members: their checksum covers it.
+        // Encode the boot id before the members: their checksum covers it.
         self.encode_boot(block);
         self.encode_members(block);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
@@ -367,7 +368,7 @@ const LAYOUTS_AT: usize = 512;
 const MEMBERS_AT: usize = LAYOUTS_AT + MOST_LAYOUTS * LAYOUT_BYTES;
 /// Bytes for the records of all members.
 pub const MEMBERS_BYTES: usize = BOOT_AT - MEMBERS_AT;
-/// The boot and its checksum follow the members and end the block.
+/// The boot id and its checksum follow the members and end the block.
 const BOOT_AT: usize = BLOCK_BYTES - 20;
 const BOOT_CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 
@@ -412,7 +413,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The fields of the format: name, offset, number of bytes. A test compares them with
+    /// Name, offset and length in bytes of each field of a superblock. A test compares them with
     /// docs/formats/log-disk.md.
     pub(crate) const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", MAGIC_AT, 8),
