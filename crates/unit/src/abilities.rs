@@ -34,7 +34,7 @@ pub trait FlushedUnit: Send + Sync {
 
 /// A unit that takes part in third-party copies (SPC-4, 5.16).
 pub trait CopyMember: Send + Sync {
-    /// The NAA designator by which a copy names the unit.
+    /// The NAA designator by which a copy command names the unit.
     fn naa(&self) -> [u8; 16];
 
     /// Returns the blocks that a ROD token of this unit represents.
@@ -80,7 +80,6 @@ pub trait MovableUnit: Send + Sync {
     fn is_sanitizing(&self) -> bool;
 }
 
-/// The future of a call on a unit that may wait.
 pub type UnitFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A hold on a unit: its new commands wait until this value is dropped.

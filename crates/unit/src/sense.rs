@@ -23,7 +23,6 @@ pub(crate) enum UnitCommandFailure {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum FailedAccessKind {
     Read,
-    /// A change of blocks.
     Write,
     /// A flush, or another call that may be repeated without harm even if it was done.
     Flush,

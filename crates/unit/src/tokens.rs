@@ -134,7 +134,7 @@ impl UnitRodTokens {
 }
 
 impl Rod {
-    /// Returns the blocks, in the order of the token.
+    /// Returns the ranges of blocks that the token represents, in the order of the token.
     #[must_use]
     pub fn ranges(&self) -> &[TokenRange] {
         &self.ranges
@@ -180,7 +180,8 @@ fn is_equal(a: &[u8; TOKEN_BYTES], b: &[u8; TOKEN_BYTES]) -> bool {
     std::hint::black_box(difference) == 0
 }
 
-/// Most tokens that a unit keeps. Each has some kilobytes, and a host has few copies in progress.
+/// Maximum number of tokens that a unit keeps. Each has some kilobytes, and a host has few copies
+/// in progress.
 const MOST: usize = 64;
 
 #[cfg(test)]

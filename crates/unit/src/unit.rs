@@ -83,12 +83,10 @@ pub struct Nexus {
 /// One command from arrival to status.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// The nexus that sent the command.
     pub nexus: Nexus,
     /// The addressed unit, as the initiator wrote it.
     pub lun: Lun,
     pub cdb: Cdb,
-    /// Order relative to other tasks.
     pub attribute: TaskAttribute,
     /// All data that came with the command, in order.
     pub data_out: Data,
@@ -113,7 +111,7 @@ pub enum TaskAttribute {
     Nested,
 }
 
-/// The result of a command.
+/// The outcome of a command: its status, its sense data and its Data-In.
 #[derive(Clone, Debug)]
 pub struct Completion {
     pub status: ScsiStatus,

@@ -27,7 +27,6 @@ impl BlockUnit {
         geometry
     }
 
-    /// Returns the limits on the lengths of commands.
     pub(super) fn limits(&self, geometry: &Geometry) -> UnitBlockLimits {
         UnitBlockLimits::new(&self.settings, geometry)
     }

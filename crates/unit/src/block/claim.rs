@@ -31,7 +31,8 @@ impl Default for BlockRangeLocks {
 }
 
 impl BlockRangeLocks {
-    /// Takes the locks of a write if none of them has to be waited for, which is the usual case.
+    /// Takes the locks of a write, shared with other writes. Returns `None` if a lock is not free
+    /// at once, which is rare.
     pub(crate) fn shared_now(
         &self,
         extent: Extent,
@@ -42,7 +43,7 @@ impl BlockRangeLocks {
         Option::map(guards, BlockRangeGuard::Shared)
     }
 
-    /// Takes the locks of a write, shared with other writes.
+    /// Takes the locks of a write, shared with other writes. Waits until they are free.
     pub(crate) async fn shared(&self, extent: Extent, block_size: u32) -> BlockRangeGuard<'_> {
         let mut guards = SmallVec::new();
         for index in indexes(extent, block_size) {

@@ -10,8 +10,7 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Locks the blocks of a write without waiting, if no other command is in the way. This is the usual
-    /// case.
+    /// Locks the blocks of a write. Returns `None` if it would have to wait for another command, which is rare.
     pub(super) fn claim_now(
         &self,
         extent: Extent,
@@ -22,7 +21,7 @@ impl BlockUnit {
         Some(claim)
     }
 
-    /// Locks the blocks of a write.
+    /// Locks the blocks of a write. Waits for the locks if necessary.
     pub(super) async fn claim(&self, extent: Extent, geometry: &Geometry) -> BlockRangeGuard<'_> {
         let claim = self.claims.shared(extent, geometry.block_size).await;
         self.tokens.note_write(extent);

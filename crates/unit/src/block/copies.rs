@@ -15,7 +15,8 @@ pub(crate) struct Copies {
     nexuses: Mutex<HashMap<u64, NexusCopyList>>,
 }
 
-/// Copies with their list identifiers, oldest first; at most [`CONCURRENT`].
+/// The copy operations of one nexus with their list identifiers, oldest first; at most
+/// [`CONCURRENT`].
 type NexusCopyList = VecDeque<(u32, Arc<Copying>)>;
 
 /// A copy, shared by the task that performs it and the commands that ask for its status.
@@ -103,14 +104,13 @@ impl Copies {
         Some(Arc::clone(copying))
     }
 
-    /// Removes the copies of a nexus that has ended.
+    /// Removes the status of the copy operations of a nexus that has ended.
     pub(crate) fn close(&self, nexus: u64) {
         self.nexuses.lock().remove(&nexus);
     }
 }
 
 impl RunningCopy {
-    /// Changes the status of the copy.
     pub(crate) fn note(&self, change: impl FnOnce(&mut CopyStatus)) {
         change(&mut self.0.status.lock());
     }

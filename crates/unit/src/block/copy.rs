@@ -279,7 +279,8 @@ impl Party<'_> {
             nexus: self.nexus.clone(),
             lun: Lun(0),
             cdb: Cdb::new(&command.encode()),
-            // The copy command may make other tasks wait, but not the commands that it sends itself.
+            // The copy command may have to wait for other tasks. The commands that it sends must not: such a task may
+            // itself wait for the copy.
             attribute: TaskAttribute::Nested,
             data_out,
             data_in_capacity: u32::MAX,

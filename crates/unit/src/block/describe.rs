@@ -11,7 +11,6 @@ use crate::{
 };
 
 impl BlockUnit {
-    /// Answers READ CAPACITY and READ DEFECT DATA.
     pub(super) fn describe(&self, command: &BlockCommand, geometry: Geometry) -> Completion {
         let (bytes, allocation_length) = match *command {
             BlockCommand::ReadDefectData(asked) => (asked.no_defects(), asked.allocation_length),

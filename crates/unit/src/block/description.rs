@@ -73,8 +73,8 @@ impl DeviceType for Description<'_> {
             SharedModePages::PAGE => SharedModePages.to_bytes(),
             BlockLimitsPage::PAGE => self.block_limits().to_bytes(),
             BlockDeviceCharacteristics::PAGE => {
-                // A medium that does not rotate: seeks cost nothing. After a BLOCK ERASE every block reads as
-                // zeros.
+                // Report a medium that does not rotate, since seeks cost nothing. After a BLOCK ERASE every block reads
+                // as zeros.
                 BlockDeviceCharacteristics {
                     rotation_rate: 1,
                     reads_after_block_erase: self.geometry.in_place,

@@ -1,4 +1,4 @@
-//! How reservations classify the commands of a block device.
+//! Classifies the commands of a block device by how they conflict with reservations.
 
 use scsi::{BlockCommand, Command, ParsedCommand, PrimaryCommand, VendorCommand};
 

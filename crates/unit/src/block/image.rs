@@ -6,10 +6,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the changes and the flushes of the claim's owner.
+/// Counts the changes of the claim's owner, and records how many of them the owner's last flush
+/// covers.
 #[derive(Default)]
 pub(crate) struct ConsistentPrefixTracker {
-    /// Changes that the owner has begun.
+    /// Number of changes that the owner has begun.
     changes: AtomicU64,
     /// The value of `changes` at the beginning of the newest flush that has succeeded.
     flushed: AtomicU64,

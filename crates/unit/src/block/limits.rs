@@ -4,12 +4,12 @@ use volume::Geometry;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Settings {
-    /// Most bytes of one READ, WRITE, VERIFY or WRITE SAME; at least one physical block. The data of a READ
-    /// and of a WRITE is held in memory.
+    /// Maximum number of bytes of one READ, WRITE, VERIFY or WRITE SAME; at least one physical block. The data of a
+    /// READ and of a WRITE is held in memory.
     pub maximum_transfer_bytes: u32,
     /// Transfer length in bytes that the unit recommends to initiators. Linux never asks for more than this.
     pub optimal_transfer_bytes: u32,
-    /// Most bytes that one UNMAP may unmap.
+    /// Maximum number of bytes that one UNMAP may unmap.
     pub maximum_unmap_bytes: u32,
     /// True if a WRITE SAME of zero blocks writes to the end of the unit (WSNZ=0); otherwise it is refused.
     pub write_same_to_end: bool,
@@ -67,31 +67,32 @@ impl Default for Settings {
     }
 }
 
-/// Most bytes that one ROD token represents: a WRITE USING TOKEN of this length takes some seconds.
+/// Maximum number of bytes that one ROD token represents: a WRITE USING TOKEN of this length takes
+/// some seconds.
 pub(crate) const TOKEN_BYTES_MOST: u64 = 256 << 20;
 /// Seconds that an unused ROD token stays valid: by default, and at most.
 pub(crate) const TOKEN_TIMEOUT_S: u32 = 60;
 pub(crate) const TOKEN_TIMEOUT_S_MOST: u32 = 600;
 
-/// The limits in logical blocks.
+/// The limits on the length of commands, in logical blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct UnitBlockLimits {
-    /// Most blocks of a transfer, and of a WRITE SAME.
+    /// Maximum number of blocks of a transfer, and of a WRITE SAME.
     pub(crate) maximum_blocks: u32,
     pub(crate) optimal_blocks: u32,
-    /// Most blocks of one UNMAP command; zero without thin provisioning.
+    /// Maximum number of blocks of one UNMAP command; zero without thin provisioning.
     pub(crate) unmap_blocks: u32,
-    /// Most descriptors of one UNMAP command.
+    /// Maximum number of descriptors of one UNMAP command.
     pub(crate) unmap_descriptors: u32,
-    /// Logical blocks in a physical block.
+    /// Number of logical blocks in a physical block.
     pub(crate) physical_blocks: u32,
-    /// Granularity in which UNMAP frees blocks.
+    /// Granularity in which UNMAP frees space, in blocks.
     pub(crate) unmap_granularity: u32,
-    /// Most blocks of one COMPARE AND WRITE.
+    /// Maximum number of blocks of one COMPARE AND WRITE.
     pub(crate) compare_and_write_blocks: u8,
-    /// Most blocks of one WRITE ATOMIC; zero if the unit does not support it.
+    /// Maximum number of blocks of one WRITE ATOMIC; zero if the unit does not support it.
     pub(crate) atomic_blocks: u32,
-    /// Alignment and granularity of a WRITE ATOMIC.
+    /// Alignment and granularity of a WRITE ATOMIC, in blocks.
     pub(crate) atomic_granularity: u32,
     /// True if a WRITE SAME of zero blocks writes to the end of the unit, see
     /// [`Settings::write_same_to_end`].
@@ -127,9 +128,10 @@ impl UnitBlockLimits {
     }
 }
 
-/// The size of memory pages and of file system blocks.
+/// The granularity of UNMAP in bytes: the size of memory pages and of file system blocks.
 const UNMAP_BYTES: u32 = 4096;
-/// As many descriptors as libiscsi's test suite sends in one UNMAP; such a list has 4 KiB.
+/// Number of descriptors: as many as libiscsi's test suite sends in one UNMAP. Such a list has 4
+/// KiB.
 const UNMAP_DESCRIPTORS: u32 = 256;
 
 #[cfg(test)]

@@ -70,7 +70,6 @@ pub struct BlockUnit {
     sanitizer: Arc<Sanitizer>,
 }
 
-/// The nexus, the data and the turn of a task, without its CDB.
 struct BlockCommandInput<'a> {
     data: Data,
     geometry: Geometry,

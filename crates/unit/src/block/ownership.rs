@@ -34,8 +34,8 @@ pub(crate) struct Ownership {
     generation: AtomicU64,
     known: Mutex<OwnershipState>,
     image: ConsistentPrefixTracker,
-    /// The record that the store is known to hold; `None` while that is uncertain. Locked through a change
-    /// until it is saved.
+    /// The record that the store is known to hold; `None` while that is uncertain. A change holds this lock until its
+    /// record is saved.
     saved: tokio::sync::Mutex<Option<Vec<u8>>>,
 }
 
@@ -67,7 +67,6 @@ pub(crate) struct ClaimOwner {
 }
 
 impl Ownership {
-    /// Loads the claim from the store.
     pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
         let record = store.load(UnitRecordKind::Claim)?.unwrap_or_default();
         let last = match record.is_empty() {
@@ -105,8 +104,8 @@ impl Ownership {
         (!self.any.load(Ordering::Acquire) || self.is_holder(nexus)).then_some(generation)
     }
 
-    /// Returns the failure of a command that this session may not execute. `reads_beside`: sessions other
-    /// than the owner's may read. `has_epochs`: such a read gets the last flushed epoch.
+    /// Returns the failure to report if this session may not execute the command, and `None` if it may. `reads_beside`:
+    /// sessions other than the owner's may read. `has_epochs`: such a read gets the last flushed epoch.
     pub(crate) fn bar(
         &self,
         nexus: u64,
@@ -143,9 +142,8 @@ impl Ownership {
         }
     }
 
-    /// Returns the answer to a read that would return half an epoch. While the owner has a session this is
-    /// BUSY, since its destage round ends soon. Without a session only the owner's return, or the operator,
-    /// ends this state.
+    /// Returns the failure of a read that would return half an epoch. While the owner has a session this is BUSY, since
+    /// its destage round ends soon. Without a session only the owner's return, or the operator, ends this state.
     fn half_an_epoch(&self) -> UnitCommandFailure {
         match self.holder.load(Ordering::Acquire) {
             NO_SESSION => Sense::CLAIM_HALF_AN_EPOCH.into(),

@@ -39,7 +39,7 @@ pub(crate) struct UnitSharing {
     grain: u32,
     started: Instant,
     state: Mutex<UnitSharingState>,
-    /// Locked through a change of the owners until it is saved.
+    /// A change of the owners holds this lock until the record is saved.
     saved: tokio::sync::Mutex<()>,
     /// Wakes the sessions that wait in [`Self::hear`].
     told: Notify,
@@ -118,7 +118,8 @@ impl UnitSharing {
         read_record(&record).ok_or_else(|| damaged(UnitRecordKind::Sharing))
     }
 
-    /// Returns the failure of a command that this session may not execute.
+    /// Returns the failure to report if this session may not execute the command, and `None` if it
+    /// may.
     pub(crate) fn bar(
         &self,
         nexus: u64,
@@ -165,7 +166,6 @@ impl UnitSharing {
         state.check(nexus, extent, self.grain)
     }
 
-    /// Returns the blocks of a range.
     pub(crate) fn extent(&self, range: CoherenceRange) -> Extent {
         let lba = Lba(u64::from(range.0) * u64::from(self.grain));
         Extent { lba, blocks: self.grain }
@@ -525,10 +525,10 @@ fn read_record(bytes: &[u8]) -> Option<Vec<ClaimOwner>> {
     is_right.then_some(owners)
 }
 
-/// Most gateways of one unit, those included that have released it: more than share one volume anywhere we
+/// Maximum number of gateways of one unit, those included that have released it: more than share one volume anywhere we
 /// know of.
 const MOST_MEMBERS: usize = 16;
-/// Most members with one initiator name. The gateways of one host have the same name if the settings give
+/// Maximum number of members with one initiator name. The gateways of one host have the same name if the settings give
 /// them none.
 const MOST_OF_ONE: usize = 4;
 /// Offset of the byte with the length of the owner's name in the CLAIM OUT parameter list.

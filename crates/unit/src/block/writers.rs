@@ -52,8 +52,9 @@ impl BlockWriters {
         Ok(Self { ownership: Some(ownership), sharing, flush_gate: FlushGate::default() })
     }
 
-    /// Returns the failure of a command that this session may not execute because of the unit's writers.
-    /// `reads_beside`: such a session may read. `has_epochs`: its reads get the last flushed epoch.
+    /// Returns the failure to report if the unit's writers exclude this command of this session, and `None` if not.
+    /// `reads_beside`: sessions other than the claim owner's may read. `has_epochs`: such a read gets the last flushed
+    /// epoch.
     pub(super) fn bar(
         &self,
         nexus: u64,

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use scsi::Sense;
 use smallvec::SmallVec;
 
-/// The conditions of all nexuses of one unit.
+/// The unit attention conditions that wait for the nexuses of one unit.
 #[derive(Debug, Default)]
 pub(crate) struct Attentions {
     /// Total number of waiting conditions. While it is 0, a command need not take the lock. Written under the
@@ -61,7 +61,6 @@ impl Attentions {
         });
     }
 
-    /// Raises a condition for this nexus.
     pub(crate) fn raise_to(&self, condition: Sense, nexus: u64) {
         self.change(|nexuses| {
             if let Some(conditions) = nexuses.get_mut(&nexus)
@@ -72,7 +71,6 @@ impl Attentions {
         });
     }
 
-    /// Withdraws a condition of this nexus.
     pub(crate) fn withdraw(&self, condition: Sense, nexus: u64) {
         if !self.is_any_waiting() {
             return;

@@ -221,5 +221,5 @@ const MAINTENANCE_IN: u8 = 0xa3;
 const MAINTENANCE_OUT: u8 = 0xa4;
 const REPORT_IDENTIFYING: u16 = 0x05;
 const SET_IDENTIFYING: u16 = 0x06;
-/// Characters of the serial number that fit after the eight of the vendor in a designator of 255 bytes.
+/// Number of characters of the serial number that fit after the eight of the vendor in a designator of 255 bytes.
 const SERIAL_CHARACTERS: usize = 240;

@@ -5,7 +5,7 @@
 
 use scsi::{Command, ParsedCommand, PrimaryCommand};
 
-/// The three rows of the tables.
+/// The three classes of commands that the tables of SPC-4 and SBC-3 distinguish.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ReservationEffect {
     /// Allowed whatever is reserved: the command reports on the unit and not on its contents, or it has rules of its

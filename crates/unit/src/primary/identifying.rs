@@ -11,7 +11,7 @@ use crate::store::{UnitRecordKind, UnitStore, damaged};
 /// (SPC-4, 5.6).
 pub(crate) struct Identifying {
     store: Arc<dyn UnitStore>,
-    /// Locked through a change until it is saved.
+    /// A change of the information holds this lock until the record is saved.
     changing: tokio::sync::Mutex<()>,
     known: Mutex<Information>,
 }

@@ -54,7 +54,6 @@ impl ModeSettings {
         Self { current: AtomicU8::new(0), saved: AtomicU8::new(0), store: None }
     }
 
-    /// Loads the saved values from the store.
     pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
         let bits = match store.load(UnitRecordKind::Modes)?.as_deref() {
             None => 0,

@@ -14,7 +14,6 @@ pub(crate) struct UnitClock {
 }
 
 impl UnitClock {
-    /// Sets the time, for SET TIMESTAMP.
     pub(crate) fn set(&self, milliseconds: u64) {
         *self.set.lock() = Some((milliseconds, Instant::now()));
     }

@@ -20,7 +20,7 @@ use crate::{
 
 const BLOCKS: u64 = 1 << 15;
 
-/// A unit, and the fault injection of its volume.
+/// Returns a unit, and the faults that the test can inject into the unit's volume.
 fn faulty(party: &Arc<Party>, serial: &str) -> (Member, Arc<Faults>) {
     let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(BLOCKS))));
     let faults = Arc::clone(fault.faults());

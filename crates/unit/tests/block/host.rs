@@ -42,7 +42,8 @@ pub struct Calls {
     pub usage: Mutex<Option<ThinSpaceUsage>>,
 }
 
-/// Records in memory, which outlast the unit that saved them.
+/// Keeps the records of a unit in memory. A test passes the store to a second unit, which then
+/// starts as after a restart.
 #[derive(Default)]
 pub struct MemoryStore {
     pub records: Mutex<HashMap<UnitRecordKind, Vec<u8>>>,
@@ -100,7 +101,6 @@ impl Host {
         })
     }
 
-    /// Returns a host of a unit with settings and records.
     pub fn with_store_and_settings(
         geometry: Geometry,
         settings: Settings,

@@ -25,7 +25,7 @@ fn page(host: &Host, page: u8, subpage: u8) -> Vec<u8> {
     host.good(&PrimaryCommand::LogSense(log_sense(page, subpage)), &[])
 }
 
-/// Returns a usage of `mib` of 100 MiB.
+/// Returns the space usage of a volume of 100 MiB, of which `mib` MiB are in use.
 fn used(mib: u64) -> Option<ThinSpaceUsage> {
     Some(ThinSpaceUsage { used: mib << 20, available: (100 - mib) << 20, shared: true })
 }

@@ -32,7 +32,7 @@ fn status(running: &mut UnitReply<'_>) -> Option<ScsiStatus> {
     }
 }
 
-/// A host whose block 7 does not answer.
+/// Returns a host of a unit whose volume never answers calls on block 7.
 fn host_that_hangs_at_7() -> Host {
     hanging_at_7(Host::new(geometry()))
 }

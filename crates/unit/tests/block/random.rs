@@ -22,7 +22,7 @@ fn transfer() -> impl Strategy<Value = BlockTransfer> {
     (0..BLOCKS + 2, 0u32..12).prop_map(|(lba, blocks)| BlockTransfer::new(lba, blocks))
 }
 
-/// A command and the seed of its data.
+/// Draws a command and the seed of its data.
 fn command() -> impl Strategy<Value = (Command, u8)> {
     let command = prop_oneof![
         3 => transfer().prop_map(|command| Command::Block(BlockCommand::Read(command))),

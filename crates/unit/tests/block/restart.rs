@@ -21,10 +21,10 @@ use crate::{
     party::task,
 };
 
-/// One pass has eight pieces of 1 MiB.
+/// Number of blocks of the unit: a SANITIZE writes 8 pieces of 1 MiB in one pass.
 const BLOCKS: u64 = 16_384;
 
-/// The state that outlasts the process.
+/// The disk and the records of the unit, which outlast the process.
 struct Machine {
     disk: Stack,
     store: Arc<MemoryStore>,

@@ -179,7 +179,7 @@ async fn wrong_lists_and_units_that_keep_older_copies_are_refused() {
     a.good(&Command::read(0, 1), vec![]).await;
 }
 
-/// Gives a new key each time.
+/// A keyring that returns a different key at each call.
 struct Keys(std::sync::atomic::AtomicU8);
 
 impl Keyring for Keys {

@@ -73,7 +73,7 @@ fn writes(host: &Host, from: &Nexus, lba: u64) -> Option<Sense> {
     host.send_as(from, &Command::write(lba, 1, false).encode(), &pattern(1, 1)).sense
 }
 
-/// Joins and gets the token for the first range.
+/// Lets a gateway join and request the exclusive token for the first range.
 fn has_token(host: &Host, from: &Nexus) {
     let join = CoherenceRequest::Join { number: 1, exclusive: Vec::new() };
     assert_eq!(asks(host, from, &list(&[join])), None);

@@ -75,7 +75,7 @@ async fn the_blocks_of_a_token_are_written_to_another_unit() {
     let asked = PrimaryCommand::ReceiveCopyResults { results, allocation_length: 64 };
     let told = b.good(&asked, vec![]).await;
     assert_eq!((told[4], told[5], &told[16..26]), (0x11, 1, &[0, 0, 0, 0, 0, 0, 0, 30, 0, 2][..]));
-    // Write from the middle of the token, at the unit that made it.
+    // The unit that made the token can also write its blocks, here from the middle of the token on.
     let (command, list) = write(token, 18, &[range(40_000, 4)]);
     a.good(&command, list).await;
     assert_eq!(a.good(&Command::read(40_000, 4), vec![]).await, pattern(19, 4));

@@ -8,7 +8,6 @@ use volume::{Data, Durability, Error, Extent, Lba, Stack};
 
 use crate::block::access::repeated;
 
-/// The method of a SANITIZE.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Method {
     /// Writes the pattern to every block, in one or several passes.
@@ -123,9 +122,9 @@ fn pieces(volume: &Stack) -> impl Iterator<Item = Extent> + use<> {
     })
 }
 
-/// Bytes of one write: the same piece as in other commands.
+/// Bytes that one step of a SANITIZE writes: as many as one step of VERIFY and WRITE SAME.
 const PIECE: u64 = 1 << 20;
-/// One minute in total: twice the SCSI time-out of Linux.
+/// Number of tries of a failing call: one minute in total, twice the SCSI time-out of Linux.
 const TRIES: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(200);
 

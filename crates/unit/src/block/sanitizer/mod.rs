@@ -49,7 +49,7 @@ pub(crate) struct Sanitizer {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum SanitizeState {
     Sound,
-    /// Steps done and steps in all.
+    /// The number of steps that are done, and the number of all steps.
     Running {
         done: u64,
         all: u64,

@@ -41,8 +41,8 @@ pub(crate) struct Reservations {
     /// Number of changes of `inner`. Written under the lock.
     generation: AtomicU64,
     inner: Mutex<ReservationTable>,
-    /// The record that the store is known to hold; `None` while that is uncertain. Locked through a change until it is
-    /// saved, so that changes happen one after the other.
+    /// The record that the store is known to hold; `None` while that is uncertain. A change holds this lock until its
+    /// record is saved, so that changes happen one after the other.
     saved: tokio::sync::Mutex<Option<Vec<u8>>>,
     store: Option<Arc<dyn UnitStore>>,
 }
@@ -71,7 +71,6 @@ impl Reservations {
         }
     }
 
-    /// Loads the reservations from the store.
     pub(crate) fn load(store: Arc<dyn UnitStore>) -> io::Result<Self> {
         let saved = store.load(UnitRecordKind::Reservations)?.unwrap_or_default();
         let state = ReservationState::from_record(&saved)

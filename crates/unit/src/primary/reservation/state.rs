@@ -44,7 +44,7 @@ pub(super) struct Registrant {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PersistentReservation {
     pub(super) kind: ReservationType,
-    /// `None` if all registrants hold it.
+    /// The nexus that holds the reservation; `None` if all registrants hold it.
     pub(super) holder: Option<Path>,
 }
 
@@ -331,10 +331,10 @@ impl PersistentReservation {
     }
 }
 
-/// Most registrations of one unit: 64 hosts with 64 paths each. A record of them is smaller than 1.1 MiB, and
-/// so is READ FULL STATUS.
+/// Maximum number of registrations of one unit: 64 hosts with 64 paths each. A record of them is smaller than 1.1 MiB,
+/// and so is READ FULL STATUS.
 pub(super) const MOST_REGISTRANTS: usize = 4096;
-/// Offsets of fields in the parameter lists.
+/// Offsets of fields in the parameter lists of PERSISTENT RESERVE OUT.
 const ACTION_KEY: u16 = 8;
 const TARGET_PORT: u16 = 18;
 const FLAGS: u16 = 20;
