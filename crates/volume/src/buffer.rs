@@ -135,10 +135,11 @@ impl Drop for AlignedMemory {
 /// The size of a memory page. No disk or file system requires a larger alignment for direct I/O.
 const ALIGNMENT: usize = 4096;
 const SMALLEST: usize = 4096;
-/// 4 KiB to 1 MiB, the largest transfer that hosts commonly send in one command.
+/// Number of buffer sizes: 4 KiB to 1 MiB, the largest transfer that hosts commonly send in one
+/// command.
 const CLASSES: usize = 9;
-/// Most bytes of free buffers that one class keeps: 2 buffers of 1 MiB, or 512 of 4 KiB (twice the most operations that
-/// an engine has in progress).
+/// Maximum number of bytes of free buffers that one class keeps: 2 buffers of 1 MiB, or 512 of 4 KiB (twice the most
+/// operations that an engine has in progress).
 const KEPT_BYTES_PER_CLASS: usize = 2 << 20;
 
 #[cfg(test)]

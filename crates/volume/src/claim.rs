@@ -100,7 +100,7 @@ impl Confirmed {
     }
 }
 
-/// The state of a claim.
+/// The state of the claim that a gateway has requested on a volume.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Holding {
     /// No claim was requested.

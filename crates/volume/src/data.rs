@@ -71,7 +71,6 @@ impl Data {
         }
     }
 
-    /// Appends all pieces of `other`.
     pub fn append(&mut self, other: Self) {
         self.length += other.length;
         self.parts.extend(other.parts);

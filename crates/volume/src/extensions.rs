@@ -32,7 +32,8 @@ pub struct Extensions<'a> {
     pub writer: Option<&'a dyn ExclusiveWriter>,
     /// Grants coherence tokens to several writers.
     pub coherence: Option<&'a dyn CoherenceChannel>,
-    /// The most calls that the volume performs at once; further calls wait. `None`: it has no limit of its own.
+    /// The maximum number of calls that the volume performs at once; further calls wait. `None`: it has no limit of its
+    /// own.
     pub most_calls: Option<usize>,
 }
 

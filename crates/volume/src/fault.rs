@@ -12,7 +12,7 @@ use crate::{
 /// The volume calls that a rule can select.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FaultCallKind {
-    /// Calls of each of the four kinds.
+    /// Every read, write, flush and discard.
     Any,
     Discard,
     Flush,
@@ -119,7 +119,7 @@ pub struct FaultVolume {
 }
 
 impl FaultVolume {
-    /// Puts a volume without rules in front of `lower`.
+    /// Puts a fault layer without rules in front of `lower`.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
         Self { lower, faults: Arc::default() }

@@ -24,7 +24,6 @@ pub struct JoinedVolume {
     block_size: u32,
 }
 
-/// A member of a [`JoinedVolume`].
 pub struct JoinedVolumeMember {
     /// The name of the member in error messages.
     pub name: String,
@@ -52,7 +51,7 @@ struct JoinedRegion {
 }
 
 impl JoinedVolume {
-    /// Maximum number of members.
+    /// Maximum number of members of a joined volume.
     pub const PLACES: usize = 16;
     /// Distance between the first bytes of two adjacent members: 64 PiB, more than any volume has. All
     /// regions together fit into a 64-bit address.

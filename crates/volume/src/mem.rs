@@ -43,7 +43,7 @@ impl MemVolume {
         Self { geometry, shards, pool: MemPagePool::default() }
     }
 
-    /// Returns the bytes of memory that hold written blocks: whole pages of 4096.
+    /// Returns the number of bytes of memory that hold written blocks: whole pages of 4096.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
         let pages: usize =
@@ -157,7 +157,8 @@ impl MemVolume {
         self.geometry.block_size as usize
     }
 
-    /// Locks the shards of consecutive chunks, at most one of each.
+    /// Locks the shards of consecutive chunks. There must be no more chunks than shards, so that no
+    /// shard is locked twice.
     fn lock(&self, spans: &[MemChunkSpan]) -> LockedShards<'_> {
         let mut indexes: SmallVec<[usize; 2]> = spans.iter().map(MemChunkSpan::shard).collect();
         indexes.sort_unstable();
@@ -222,7 +223,6 @@ impl Provisioning for MemVolume {
     }
 }
 
-/// Locked shards with their indexes.
 struct LockedShards<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
 
 impl LockedShards<'_> {
@@ -326,7 +326,7 @@ const CHUNK: u64 = (PAGE * PAGES_PER_CHUNK) as u64;
 /// Number of chunks that one query for mapped blocks examines: 16 GiB, which takes some hundred
 /// microseconds.
 const CHUNKS_LOOKED_AT: usize = 1 << 14;
-/// Many more than processors, so that two calls seldom need the same lock.
+/// Number of shards: many more than processors, so that two calls seldom need the same lock.
 const SHARDS: u64 = 64;
 static ZERO_PAGE: [u8; PAGE] = [0; PAGE];
 

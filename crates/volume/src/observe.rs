@@ -31,9 +31,9 @@ pub struct VolumeCallCounts {
     pub bytes_written: u64,
     /// Bytes of the successful discards.
     pub bytes_discarded: u64,
-    /// Calls of any kind that failed with another error than [`Error::Busy`].
+    /// Number of calls of any kind that failed with another error than [`Error::Busy`].
     pub errors: u64,
-    /// Calls that were refused with [`Error::Busy`].
+    /// Number of calls that were refused with [`Error::Busy`].
     pub busy: u64,
 }
 

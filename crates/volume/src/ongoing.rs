@@ -17,7 +17,7 @@ pub struct OngoingCondition {
 pub enum ConditionChange {
     /// The condition holds, and did not hold before.
     Begins,
-    /// The condition has ended, after this time.
+    /// The condition has ended. It lasted for this time.
     Ends(Duration),
 }
 
@@ -27,7 +27,8 @@ impl OngoingCondition {
         self.turn_after(holds, Duration::ZERO)
     }
 
-    /// Does the same, for a condition that comes and goes: it ends only when it has not held for `quiet`.
+    /// Notes whether the condition holds now, as [`Self::turn`] does, for a condition that comes and goes: it ends only
+    /// when it has not held for `quiet`.
     pub fn turn_after(&mut self, holds: bool, quiet: Duration) -> Option<ConditionChange> {
         let now = Instant::now();
         match self.held {

@@ -281,7 +281,8 @@ fn wait_in_calls(file: &File) -> io::Result<()> {
 const OF_OTHERS: u32 = 0o077;
 /// Open flags: do not follow a link, and do not wait for the other end of a pipe.
 const PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-/// The most links that are followed; the kernel has the same limit (path_resolution(7)).
+/// The maximum number of links that are followed; the kernel has the same limit
+/// (path_resolution(7)).
 const MOST_LINKS: usize = 40;
 
 #[cfg(test)]

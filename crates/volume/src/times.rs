@@ -37,7 +37,6 @@ impl Default for TimeHistogram {
     }
 }
 
-/// A snapshot of a [`TimeHistogram`].
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TimeHistogramSnapshot {
     classes: Vec<u64>,

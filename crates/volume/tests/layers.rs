@@ -11,7 +11,7 @@ use volume::{
     VolumeKey, Watched,
 };
 
-/// The calls that arrive through a layer that passes all calls except `flush_ahead`.
+/// The calls that reach the volume below a layer which passes on all calls except `flush_ahead`.
 const ALL: &[&str] = &[
     "flush_ahead -> flush",
     "roll_back",

@@ -17,7 +17,7 @@ use volume::{
     MirrorLegStatus, RedundantCopies, Stack, Symptom, Volume,
 };
 
-/// Blocks of a leg: 44 regions and a part of one.
+/// Number of blocks of a leg: 44 regions and a part of one.
 const BLOCKS: u64 = 45_060;
 /// The block of a leg at which block 0 of the mirror is.
 const DATA: u64 = 2;
@@ -405,7 +405,8 @@ async fn a_device_that_is_no_leg_of_the_mirror_is_refused() {
     );
 }
 
-/// A device whose power fails after a number of writes to both legs. Later calls never return.
+/// A leg whose power fails after a given number of writes to both legs together. Later calls never
+/// return.
 struct Cut {
     lower: Stack,
     left: Arc<AtomicU64>,

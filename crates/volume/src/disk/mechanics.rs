@@ -21,11 +21,11 @@ use super::Profile;
 pub(super) struct Mechanics {
     profile: Profile,
     arms: Vec<Arm>,
-    /// Runs that wait for an arm: start and end in bytes. Two runs touch only if together they would exceed
+    /// The runs that wait for an arm: start and end in bytes. Two runs touch only if together they would exceed
     /// [`LONGEST_RUN`].
     dirty: BTreeMap<u64, u64>,
     dirty_bytes: u64,
-    /// Runs on their way to the platter: the time of their arrival, and their bytes.
+    /// The runs on their way to the platter: the time of their arrival, and their bytes.
     flying: Vec<(Duration, u64)>,
     /// The data in the cache that was read or written last; the newest is last.
     segments: Vec<DiskCacheSegment>,

@@ -30,7 +30,8 @@ struct PsyncShared {
 
 #[derive(Default)]
 struct PsyncQueue {
-    /// The number of permits of the engine bounds the length.
+    /// The operations that wait for a thread. The number of permits of the engine bounds their
+    /// number.
     ops: VecDeque<Arc<Op>>,
     threads: Vec<JoinHandle<()>>,
     idle: usize,
@@ -129,6 +130,6 @@ fn perform(op: &Op) -> io::Result<usize> {
     result.map_err(io::Error::from)
 }
 
-/// Enough to keep a disk busy; more threads only add context switches. Most disks gain nothing
-/// beyond 8 to 16 writes at a time.
+/// Number of threads. They are enough to keep a disk busy; more threads only add context switches.
+/// Most disks gain nothing beyond 8 to 16 writes at a time.
 const THREADS: usize = 8;

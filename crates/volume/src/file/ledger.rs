@@ -21,7 +21,7 @@ pub(super) struct FileOpLedger {
     /// operation could undo a later write that was acknowledged. The list is bounded by the number
     /// of the engine's permits.
     abandoned: Mutex<Vec<(Range<u64>, Arc<Op>)>>,
-    /// Length of the list, readable without its lock.
+    /// Length of `abandoned`, readable without the lock of that list.
     count: AtomicUsize,
     /// True after a sync has failed. Linux reports a lost write once and then counts its pages as clean, so later syncs
     /// would succeed although the data is nowhere.
@@ -74,8 +74,8 @@ impl FileOpLedger {
         self.lost.load(Ordering::SeqCst)
     }
 
-    /// Returns an operation in progress whose range is wanted. Removes completed operations from the list, and records
-    /// the errors of those whose writes are lost.
+    /// Returns an abandoned operation that is in progress and for whose range `wanted` returns true. Removes completed
+    /// operations from the list, and records the errors of those whose writes are lost.
     fn find(&self, wanted: impl Fn(&Range<u64>) -> bool) -> Option<Arc<Op>> {
         let mut abandoned = self.abandoned.lock();
         abandoned.retain(|(_, op)| match op.outcome() {

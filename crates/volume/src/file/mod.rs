@@ -79,12 +79,12 @@ struct PageCache {
     writes_at_once: AtomicBool,
 }
 
-/// The syncs of flushes. A sync that began after a flush was called covers the flush, so that several flushes share
-/// it.
+/// Lets several flushes share one sync of the file: a sync covers every flush that was called before the sync began.
 #[derive(Default)]
 struct Syncs {
     called: AtomicU64,
-    /// The number of calls that the last successful sync covers. Locked during a sync.
+    /// The number of called flushes that the last successful sync covers. A sync holds this lock
+    /// while it runs.
     covered: tokio::sync::Mutex<u64>,
 }
 
@@ -147,7 +147,6 @@ impl FileVolume {
         &self.path
     }
 
-    /// Returns the file descriptor of the open file.
     #[must_use]
     pub fn descriptor(&self) -> RawFd {
         self.file.as_raw_fd()

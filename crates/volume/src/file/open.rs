@@ -23,7 +23,6 @@ use crate::{
 /// Options for opening a [`super::FileVolume`].
 #[derive(Clone, Debug)]
 pub struct FileVolumeOptions {
-    /// The file or block device.
     pub path: PathBuf,
     /// Bytes in a logical block: 512 or 4096.
     pub block_size: u32,
@@ -111,7 +110,8 @@ pub(super) struct OpenedVolumeFile {
     pub(super) in_memory: bool,
 }
 
-/// The requirements of direct I/O on memory. Offsets and lengths may be whole blocks of the volume.
+/// The alignment that direct I/O requires of memory. Offsets in the file, and lengths, need only be
+/// whole blocks of the volume.
 #[derive(Clone, Copy)]
 pub(super) struct Direct {
     /// Addresses and lengths of pieces must be multiples of this.

@@ -59,9 +59,10 @@ fn next_hole(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
     }
 }
 
-/// Large enough that a disk writes it at full speed.
+/// Bytes of zeros in one write: enough that a disk writes at full speed.
 const PIECE: u64 = 1 << 20;
-/// Bounds the amount of dirty memory and the duration of the last sync.
+/// Bytes between two syncs. This bounds the amount of dirty memory and the duration of the last
+/// sync.
 const SYNC_EVERY: u64 = 64 << 20;
 
 #[cfg(test)]

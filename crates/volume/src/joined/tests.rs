@@ -176,7 +176,6 @@ fn a_flush_is_sent_to_written_members_and_to_no_other() {
     assert_eq!((a.calls(), b.calls()), (vec![], vec!["flush"]));
 }
 
-/// Begins a flush and drops it.
 fn drop_flush(joined: &JoinedVolume) {
     let mut flush = joined.flush();
     assert!(Pin::new(&mut flush).poll(&mut Context::from_waker(Waker::noop())).is_pending());

@@ -13,7 +13,6 @@ pub(super) const RESERVED_BYTES: u64 = 2 * LABEL_BYTES as u64;
 /// The result of reading the labels of a leg.
 #[derive(Clone, Debug)]
 pub(super) enum MirrorLabelScan {
-    /// The leg is missing.
     Absent,
     /// The blocks of the leg's labels and the block behind them are zeros, so it is a new disk.
     Blank,

@@ -70,7 +70,6 @@ pub enum MirrorError {
         /// Index of the leg: 0 or 1.
         half: usize,
     },
-    /// The legs belong to different mirrors.
     #[error("the legs belong to different mirrors")]
     Strangers,
     /// Each leg was used without the other one.
@@ -96,7 +95,6 @@ pub enum MirrorError {
         /// The epoch in the label of the leg that is present.
         epoch: u64,
     },
-    /// The mirror cannot change its size now.
     #[error("the mirror cannot be resized: {0}")]
     Size(&'static str),
 }
@@ -284,7 +282,6 @@ impl Mirror {
         self.pair.next_number.store(number, Ordering::Release);
     }
 
-    /// Returns the states of both legs.
     #[must_use]
     pub fn standings(&self) -> [MirrorLegStatus; 2] {
         let state = self.pair.state.lock();
@@ -359,7 +356,7 @@ impl Mirror {
         ended.unwrap_or(Err(MirrorError::Size("the mirror was closed during the call")))
     }
 
-    /// Returns the bytes at the beginning of a leg that are not blocks of the mirror.
+    /// Returns how many bytes at the beginning of a leg are not blocks of the mirror.
     #[must_use]
     pub const fn reserved_bytes() -> u64 {
         RESERVED_BYTES

@@ -22,7 +22,7 @@ use crate::{Durability, Error, Extent, Geometry, Lba, SliceVolume, Stack};
 /// The state and the operations that calls and the filling task share. Lock order: `labels` before `state`.
 pub(super) struct MirrorCore {
     pub(super) id: [u8; 16],
-    /// The geometry, except for the number of blocks.
+    /// The geometry of the mirror, except for the number of blocks.
     pub(super) shape: Geometry,
     pub(super) blocks: AtomicU64,
     pub(super) region_blocks: u64,
@@ -32,7 +32,7 @@ pub(super) struct MirrorCore {
     /// Notified when a call has ended, and when held blocks are released.
     pub(super) changed: Notify,
     pub(super) mended: AtomicU64,
-    /// Blocks that could not be read while a leg was filled.
+    /// Number of blocks that could not be read while a leg was filled. They are zeros on that leg.
     pub(super) zeroed: AtomicU64,
     /// The number that the label records when the mirror becomes degraded the next time.
     pub(super) next_number: AtomicU64,
@@ -73,7 +73,8 @@ pub(super) struct Labels {
     pub(super) number: u64,
     /// The write count of each leg's label; its lowest bit selects the copy to write.
     pub(super) counts: [u64; 2],
-    /// For each leg: it lacks writes that it had acknowledged, and has not been made equal to the other leg since.
+    /// True for a leg that lacks writes which it had acknowledged, and that has not been made equal to the other leg
+    /// since.
     pub(super) has_lost: [bool; 2],
 }
 
@@ -106,7 +107,6 @@ impl MirrorCore {
         Geometry { blocks: self.blocks(), ..self.shape }
     }
 
-    /// Returns the number of blocks of the mirror.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Acquire)
     }
