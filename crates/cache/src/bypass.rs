@@ -58,7 +58,7 @@ struct HeldSlots {
 }
 
 impl HeldSlots {
-    /// Returns `index` if it is the entry of a locked slot.
+    /// Returns `index` if the table entry with this index belongs to a locked slot.
     fn holds(&self, state: &CacheState, index: u32) -> Option<u32> {
         let claimed = self.first..self.end;
         let used = state.table.is_used(index);
@@ -311,7 +311,7 @@ fn forget_slot(state: &mut CacheState, index: u32, clean_only: bool) {
     }
 }
 
-/// Runs one bypassing call, from the locked slots to the answer.
+/// Runs one bypassing call after its slots were locked, until the call is answered.
 async fn run(
     mut claim: HeldSlots,
     turn: LowerVolumeTurn,
@@ -410,7 +410,7 @@ async fn record(claim: &HeldSlots, answer: &mut Option<oneshot::Sender<Result<()
     }
 }
 
-/// Slots that are looked at in one go under the lock: some tens of microseconds.
+/// Number of slots that are looked at in one go under the lock: some tens of microseconds.
 const STEP: u64 = 1024;
 /// A call that waits for locks or for room checks at this interval whether the lower volume still answers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

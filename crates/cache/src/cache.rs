@@ -39,7 +39,8 @@ pub struct Cache {
     exported: AtomicBool,
 }
 
-/// A point in the order of writes.
+/// A point in the order of all writes to a cache, made by [`Cache::mark`]. [`Cache::drain_to`]
+/// destages everything before it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WriteOrderMark(pub u64);
 

@@ -89,12 +89,13 @@ impl Confirming {
         Self { claimed, store, noted: Mutex::default(), boot, nvram_is_stable }
     }
 
-    /// Notes the numbers of a log that was just opened. They may be lower than before if a loss was accepted.
+    /// Passes the numbers of a log that was just opened to the store, even if the store has higher ones: a loss may
+    /// have been accepted.
     pub fn begin(&self, logged: u64, kept: u64) {
         self.note_if(logged, kept, true);
     }
 
-    /// Notes numbers that have grown.
+    /// Passes the numbers to the claim and to the store, unless higher ones were passed before.
     pub fn note(&self, logged: u64, kept: u64) {
         self.note_if(logged, kept, false);
     }
@@ -115,7 +116,7 @@ impl Confirming {
         }
     }
 
-    /// Returns the numbers that were noted last.
+    /// Returns the numbers that were passed to the store last.
     pub fn noted(&self) -> ConfirmedWrites {
         *self.noted.lock()
     }

@@ -26,7 +26,7 @@ pub(crate) struct PairWitness {
     leased: AtomicU64,
 }
 
-/// A request to continue without the partner.
+/// A request to the storage node to continue without the partner.
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
     /// The epoch of the degraded mirror for which this gateway asks.

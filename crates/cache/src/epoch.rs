@@ -39,7 +39,7 @@ pub(crate) struct Epochs {
     end: u64,
     /// An upper bound of the weight of the open epoch.
     open: u64,
-    /// The largest weight of an epoch.
+    /// The largest weight of an epoch; see [`Item::weight`].
     limit: u64,
     /// The number of items in `Sealed::older`, in all epochs.
     kept: usize,
@@ -295,7 +295,7 @@ const LEAST_EPOCHS_IN_LOG: u32 = 4;
 /// The length of an epoch in round trips of the full link, if the log is large enough. The two idle round
 /// trips between two epochs are then a fortieth of the time.
 const TRIPS_IN_EPOCH: u64 = 80;
-/// Slots in the largest epoch, 256 MiB: 20 s at 100 Mbit/s, which is less than hosts wait when they get BUSY.
+/// Number of slots in the largest epoch, 256 MiB: 20 s at 100 Mbit/s, which is less than hosts wait when they get BUSY.
 const LARGEST: u64 = 1 << 16;
 /// The largest weight of a slot: four runs, made of every other of its eight sectors.
 const MOST_WEIGHT: u64 = 4;

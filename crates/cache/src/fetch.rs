@@ -14,7 +14,6 @@ use crate::tier::Stretch;
 pub(crate) struct SlotFetch {
     pub id: u32,
     pub first: u64,
-    /// The number of slots.
     pub count: u32,
     /// The blocks of these slots in the read tier, if it has all of them.
     pub tier: Option<Stretch>,
@@ -33,7 +32,6 @@ pub(crate) enum Origin {
 
 #[derive(Clone)]
 pub(crate) enum FetchResult {
-    /// The fetch has not ended.
     Running,
     /// The data of all slots, cut off at the end of the volume, and its source.
     Done(Origin, Result<Data, Error>),

@@ -51,7 +51,8 @@ impl CacheCore {
     }
 }
 
-/// Log blocks that a write of one slot needs: its data, and the headers that are counted for it.
+/// Number of log blocks that a write of one slot needs: its data, and the headers that are counted
+/// for it.
 const LEAST_WRITE: u32 = 3;
 /// One year in seconds: a log that lasts longer counts as one that does not fill.
 const LONGEST: f64 = 365.0 * 86_400.0;

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-/// Samples of the last ten minutes, the oldest first.
+/// Samples of the use of the log, taken in the last ten minutes, the oldest first.
 #[derive(Default)]
 pub(crate) struct LogFillGauge {
     samples: VecDeque<Sample>,
@@ -13,20 +13,20 @@ pub(crate) struct LogFillGauge {
 #[derive(Clone, Copy)]
 struct Sample {
     at: Instant,
-    /// Blocks of the log in use.
+    /// Number of log blocks in use.
     used: u32,
-    /// Blocks written to the log so far.
+    /// Number of blocks written to the log so far.
     appended: u64,
 }
 
-/// The rates of the last minute and of the last ten minutes.
+/// The rates of the log in the last minute and in the last ten minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct RecentLogFillRates {
     pub minute: LogFillRates,
     pub ten_minutes: LogFillRates,
 }
 
-/// Blocks per second, averaged over a window.
+/// The rates of the log in blocks per second, averaged over a window of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LogFillRates {
     /// Growth of the blocks in use. The rate is negative while destage frees more blocks than hosts write.

@@ -31,15 +31,15 @@ pub struct LogInfo {
     pub clean: bool,
     /// The data blocks in the log are encrypted.
     pub encrypted: bool,
-    /// Blocks of 4096 bytes, superblocks included.
+    /// Size of the log in blocks of 4096 bytes, superblocks included.
     pub log_blocks: u64,
-    /// Blocks in use, including blocks that no segment can use because too few are left at the end of a zone.
+    /// Number of blocks in use, including blocks that no segment can use because too few are left at the end of a zone.
     pub used_blocks: u64,
     pub segments: u64,
     pub newest_segment: u64,
-    /// Slots of 4096 bytes that are not in the lower volume yet.
+    /// Number of slots of 4096 bytes that are not in the lower volume yet.
     pub dirty_slots: u64,
-    /// The dirty slots of each member; 0 for a member that was removed with dirty data.
+    /// Number of dirty slots of each member; 0 for a member that was removed with dirty data.
     pub dirty_of_members: Vec<u64>,
     /// Set if acknowledged data is missing.
     pub loss: Option<AcknowledgedLoss>,

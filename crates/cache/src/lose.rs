@@ -223,9 +223,9 @@ struct LostRange {
     bytes: u64,
 }
 
-/// The most ranges that get an event of their own, since a log that was cut short may lack thousands.
+/// The maximum number of ranges that get an event of their own, since a log that was cut short may lack thousands.
 const MOST_NAMED: usize = 256;
-/// The most ranges that one event lists.
+/// The maximum number of ranges that one event lists.
 const MOST_LISTED: usize = 16;
 /// The number of entries checked while the lock is held once: some tens of microseconds.
 const STEP: u32 = 1024;

@@ -15,7 +15,6 @@ pub(crate) struct LowerVolumeTrouble {
     pub is_silent: bool,
     /// How long the lower volume has refused destage with an error that does not pass by itself.
     pub refuses: Option<Duration>,
-    /// The text of the error.
     pub error: Option<String>,
 }
 
@@ -160,6 +159,6 @@ impl CacheCore {
     }
 }
 
-/// Losses in a row after which the lower volume counts as broken. A restart of the node costs one loss, and
+/// Number of losses in a row after which the lower volume counts as broken. A restart of the node costs one loss, and
 /// takes seconds.
 const LOSSES: u32 = 8;

@@ -118,7 +118,7 @@ impl Region {
 
 const FREE: usize = 0;
 const TAKEN: usize = 1;
-/// Most mappings in a process: a node may have 1024 units, each with a cache and an NVRAM. The handler
+/// Maximum number of mappings in a process: a node may have 1024 units, each with a cache and an NVRAM. The handler
 /// searches all.
 const MOST: usize = 1024;
 static REGIONS: [Region; MOST] = [const { Region::new() }; MOST];

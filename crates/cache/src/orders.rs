@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-/// The requests are valid until they are changed or the cache is opened again.
+/// The operator's requests. They are valid until they are changed or the cache is opened again.
 #[derive(Default)]
 pub(crate) struct Orders {
     /// The time since which destage is paused; `None` if it is not. During a pause no destage round

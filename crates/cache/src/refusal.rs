@@ -55,7 +55,7 @@ pub enum CacheOpenError {
     )]
     Absent {
         name: String,
-        /// Dirty slots of 4096 bytes.
+        /// Number of dirty slots of 4096 bytes.
         slots: u64,
     },
     /// The volume was removed from the log although the log had dirty data for it.
@@ -65,7 +65,7 @@ pub enum CacheOpenError {
     )]
     GivenUp {
         name: String,
-        /// Dirty slots of 4096 bytes that were discarded.
+        /// Number of dirty slots of 4096 bytes that were discarded.
         slots: u64,
     },
     /// The log holds data that is behind the end of one of its volumes.
@@ -75,7 +75,7 @@ pub enum CacheOpenError {
     )]
     Beyond {
         name: String,
-        /// Slots of 4096 bytes behind the end.
+        /// Number of slots of 4096 bytes behind the end.
         slots: u64,
     },
     /// The volume has another size than when the log was formatted.
@@ -87,9 +87,9 @@ pub enum CacheOpenError {
         recorded_blocks: u64,
         /// Recorded block size in bytes.
         recorded_size: u32,
-        /// Current number of blocks.
+        /// Current number of blocks of the volume.
         blocks: u64,
-        /// Current block size in bytes.
+        /// Current block size of the volume in bytes.
         size: u32,
     },
     /// The log has another key than the settings.
@@ -127,9 +127,9 @@ pub enum CacheOpenError {
          confirmed; the volume may have newer data than the log"
     )]
     Behind {
-        /// The write at which log and NVRAM end.
+        /// The number of the newest write in the log and the NVRAM.
         ends: u64,
-        /// The newest write that was confirmed.
+        /// The number of the newest write that was confirmed.
         confirmed: u64,
     },
     /// The stored record of the log's confirmed writes cannot be used.
@@ -181,7 +181,7 @@ pub enum CacheOpenError {
         instance: InstanceId,
         /// The volume that the log belongs to.
         name: String,
-        /// Dirty slots of 4096 bytes.
+        /// Number of dirty slots of 4096 bytes.
         slots: u64,
     },
 }

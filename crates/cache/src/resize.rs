@@ -33,7 +33,6 @@ pub enum ResizeError {
         asked: u64,
         why: String,
     },
-    /// The log was resized too often since its oldest data was written.
     #[error("the log was resized too often since its oldest data was written; drain it first")]
     TooOften,
     /// The log may need all its room for the data between two flushes.
@@ -261,7 +260,6 @@ impl Drop for Frozen {
     }
 }
 
-/// Returns the superblock of a log with `log_blocks` blocks.
 fn with_size(now: &Superblock, log_blocks: u64) -> Superblock {
     let (frame_blocks, index_blocks) = index_shape(log_blocks, now.segment_slots);
     Superblock { log_blocks, frame_blocks, index_blocks, ..now.clone() }
@@ -269,7 +267,7 @@ fn with_size(now: &Superblock, log_blocks: u64) -> Superblock {
 
 /// The shorter ring would have less room than has been promised to writes.
 const NO_ROOM: &str = "the log is too full for that";
-/// Most attempts to drain the log when the shorter ring would have too little room.
+/// Maximum number of attempts to drain the log when the shorter ring would have too little room.
 const CUT_TRIES: u32 = 5;
 /// How long a resize waits for the segment and the frame that are being written: longer than a working disk
 /// needs, and shorter than hosts wait for writes.

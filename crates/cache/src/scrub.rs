@@ -117,13 +117,14 @@ async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) -> bool {
 /// The pause between two passes. Most dirty data is destaged much sooner. Data that stays longer, for example
 /// during a pause of destage or an outage of the link, is checked in each pass.
 const BETWEEN_PASSES: Duration = Duration::from_secs(600);
-/// Corrupt slots that events name: some 100 KB of events. All others are only counted.
+/// Maximum number of corrupt slots that events name: some 100 KB of events. All others are only
+/// counted.
 const MOST_NAMED: usize = 1000;
-/// The shortest pause between two steps.
+/// The shortest pause between two steps of scrubbing.
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
-/// Entries that are looked at in one go under the lock: some tens of microseconds.
+/// Number of entries that are looked at in one go under the lock: some tens of microseconds.
 const LOOKED_AT: u32 = 1024;
-/// Blocks that are read in one step, one after the other.
+/// Number of blocks that are read in one step, one after the other.
 const READ_AT_ONCE: usize = 64;
 
 #[cfg(test)]
@@ -133,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// Records the levels of all events.
+    /// A subscriber that records the levels of all events.
     #[derive(Clone, Default)]
     struct Levels(Arc<Mutex<Vec<Level>>>);
 

@@ -118,19 +118,19 @@ pub struct Settings {
     /// reports an error after eight BUSY answers, some of them within seconds, but waits for a pending
     /// command without limit (docs/results/busy.md).
     pub busy_after_ms: u64,
-    /// The most bytes that the cache reads ahead of a sequential reader: 0 to 512 MiB, default 32 MiB; 0
+    /// The maximum number of bytes that the cache reads ahead of a sequential reader: 0 to 512 MiB, default 32 MiB; 0
     /// turns read-ahead off. The cache reads ahead as much as the reader consumes in the time of two fetches.
     pub read_ahead_bytes: u32,
     /// Longest discard that goes through the log with [`DestageOrder::Relaxed`], in bytes; longer ones go to
     /// the lower volume directly. Default 4 MiB.
     pub discard_log_bytes: u32,
-    /// Most slots in a log segment, 1 to 128. Used when a log is formatted, and stored in it. Default 128
+    /// Maximum number of slots in a log segment, 1 to 128. Used when a log is formatted, and stored in it. Default 128
     /// (STICS 4.3.1); an encrypted log has at most 96.
     pub segment_slots: u32,
     /// Bytes of dirty data in the log that are read and checked per second, to detect corruption in time; 0
     /// switches this off. Default 4 MiB: no more than a twentieth of what any disk reads.
     pub scrub_rate: u64,
-    /// Most segments of the log in a frame of its index, at least 1. After a crash, recovery has to read
+    /// Maximum number of segments of the log in a frame of its index, at least 1. After a crash, recovery has to read
     /// about as many segments in full. Default 1024: more would not fit into the largest frame.
     pub index_segments: u32,
     /// The name of the owner in the claim on the lower volume, for people. Default `forebay`.

@@ -35,43 +35,44 @@ pub struct TrafficStatistics {
     pub written_bytes: u64,
     pub discards: u64,
     pub flushes: u64,
-    /// Writes that bypassed the log, because it was full or because of the write mode.
+    /// Number of writes that bypassed the log, because it was full or because of the write mode.
     pub bypassed: u64,
-    /// Calls that were refused with BUSY, for example because the log was full or the cache was stopping.
+    /// Number of calls that were refused with BUSY, for example because the log was full or the cache was stopping.
     pub refused_busy: u64,
 }
 
 /// Where the data was found that hosts have read, and the results of read-ahead. A slot has 4096 bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HitStatistics {
-    /// Read calls that were answered from memory, where some of the data was not in the log yet: in the NVRAM
+    /// Number of read calls that were answered from memory, where some of the data was not in the log yet: in the NVRAM
     /// buffer, in the paper's words.
     pub reads_nvram: u64,
-    /// Read calls that were answered from memory.
+    /// Number of read calls that were answered from memory.
     pub reads_dram: u64,
-    /// Read calls for which the log disk was read, and nothing below it.
+    /// Number of read calls for which the log disk was read, and nothing below it.
     pub reads_log: u64,
-    /// Read calls for which the read tier was read, and nothing below it.
+    /// Number of read calls for which the read tier was read, and nothing below it.
     pub reads_tier: u64,
-    /// Read calls for which the lower volume was read.
+    /// Number of read calls for which the lower volume was read.
     pub reads_lower: u64,
-    /// Slots read whose content was not in the log yet: in the NVRAM buffer, in the paper's words.
+    /// Number of slots read whose content was not in the log yet: in the NVRAM buffer, in the
+    /// paper's words.
     pub hits_nvram: u64,
-    /// Slots read that were found in memory.
+    /// Number of slots read that were found in memory.
     pub hits_dram: u64,
-    /// Slots read that were found on the log disk only.
+    /// Number of slots read that were found on the log disk only.
     pub hits_log: u64,
-    /// Slots read that were found in the read tier only.
+    /// Number of slots read that were found in the read tier only.
     pub hits_tier: u64,
-    /// Slots read that had to come from the lower volume.
+    /// Number of slots read that had to come from the lower volume.
     pub misses: u64,
     /// Bytes fetched from the lower volume, those read ahead included.
     pub fetched_bytes: u64,
     /// Bytes fetched ahead of the host's reads.
     pub read_ahead_bytes: u64,
-    /// Slots fetched ahead that the host has read since.
+    /// Number of slots fetched ahead that the host has read since.
     pub read_ahead_used_slots: u64,
-    /// Slots fetched ahead that left memory without having been read.
+    /// Number of slots fetched ahead that left memory without having been read.
     pub read_ahead_wasted_slots: u64,
 }
 
@@ -81,11 +82,11 @@ pub struct TierStatistics {
     pub used_bytes: u64,
     /// Capacity of the read tier in bytes; 0 if there is none.
     pub bytes: u64,
-    /// Slots that were admitted to the tier when they were evicted from memory.
+    /// Number of slots that were admitted to the tier when they were evicted from memory.
     pub admitted_slots: u64,
-    /// Slots that were not admitted because the disk of the tier was too slow.
+    /// Number of slots that were not admitted because the disk of the tier was too slow.
     pub dropped_slots: u64,
-    /// Slots whose block on the disk was corrupt. They were read from the lower volume.
+    /// Number of slots whose block on the disk was corrupt. They were read from the lower volume.
     pub rotten_slots: u64,
     /// The error for which the tier was switched off, if it was.
     pub error: Option<String>,
@@ -94,18 +95,18 @@ pub struct TierStatistics {
 /// The log disk, the NVRAM, and the memory for blocks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LogStatistics {
-    /// Segments written to the log.
+    /// Number of segments written to the log.
     pub commits: u64,
-    /// Slots in all segments that were written to the log.
+    /// Number of slots in all segments that were written to the log.
     pub committed_slots: u64,
     /// Number of the newest stable segment.
     pub committed_segment: u64,
-    /// Slots that wait for the log disk.
+    /// Number of slots that wait for the log disk.
     pub pending_slots: u64,
-    /// Failed calls to the log disk: writes of segments, which are repeated, writes of the index, and reads
+    /// Number of failed calls to the log disk: writes of segments, which are repeated, writes of the index, and reads
     /// of data that is to be destaged.
     pub errors: u64,
-    /// Blocks of the log that were corrupt when they were read, and were repaired from another copy.
+    /// Number of blocks of the log that were corrupt when they were read, and were repaired from another copy.
     pub mended: u64,
     /// The current error of the log disk, while it fails.
     pub error: Option<String>,
@@ -113,7 +114,7 @@ pub struct LogStatistics {
     pub nvram_error: Option<String>,
     /// Bytes of the log that are in use.
     pub used_bytes: u64,
-    /// Bytes of the log.
+    /// Size of the log in bytes.
     pub bytes: u64,
     /// Percentage of the log's space for data that is in use; 100 if hosts have to wait for space.
     pub fill_percent: u64,
@@ -127,31 +128,31 @@ pub struct LogStatistics {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScrubStatistics {
-    /// Dirty slots that scrubbing has checked.
+    /// Number of dirty slots that scrubbing has checked.
     pub scrubbed_slots: u64,
-    /// Complete passes over all dirty slots.
+    /// Number of complete passes over all dirty slots.
     pub passes: u64,
-    /// Dirty slots whose data was found corrupt and could not be repaired. Each pass counts them again.
+    /// Number of dirty slots whose data was found corrupt and could not be repaired. Each pass counts them again.
     pub rotten_slots: u64,
 }
 
 /// The results of the recovery at the last opening.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecoveryStatistics {
-    /// Segments that recovery found.
+    /// Number of segments that recovery found.
     pub segments: u64,
-    /// Dirty slots in the segments that recovery found.
+    /// Number of dirty slots in the segments that recovery found.
     pub slots: u64,
-    /// Acknowledged writes that were in the NVRAM only.
+    /// Number of acknowledged writes that were in the NVRAM only.
     pub nvram: u64,
-    /// Segments that recovery discarded because no flush came after them.
+    /// Number of segments that recovery discarded because no flush came after them.
     pub unflushed_segments: u64,
 }
 
 /// Data that is not in the lower volume yet, and the progress of destage.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DestageStatistics {
-    /// Slots that are in the log and not in the lower volume.
+    /// Number of slots that are in the log and not in the lower volume.
     pub dirty_slots: u64,
     /// Bytes that are in the log and not in the lower volume.
     pub dirty_bytes: u64,
@@ -159,17 +160,17 @@ pub struct DestageStatistics {
     pub oldest_dirty_ms: u64,
     /// Age in milliseconds at which dirty slots are destaged, if nothing hinders destage.
     pub dirty_age_ms: u64,
-    /// Destage rounds that were completed and have moved the tail of the log.
+    /// Number of destage rounds that were completed and have moved the tail of the log.
     pub rounds: u64,
     /// Bytes of dirty data that the running destage round has sent. They count as dirty until the round ends.
     pub round_sent_bytes: u64,
     /// Bytes that destage has sent to the lower volume.
     pub destaged_bytes: u64,
-    /// Writes to the lower volume with which destage has sent data.
+    /// Number of writes to the lower volume with which destage has sent data.
     pub destaged_runs: u64,
-    /// Slots that were destaged in one write with the slot before them.
+    /// Number of slots that were destaged in one write with the slot before them.
     pub joined_slots: u64,
-    /// Slots that were overwritten in the log before they were destaged. The older content is sent only if it
+    /// Number of slots that were overwritten in the log before they were destaged. The older content is sent only if it
     /// belongs to an earlier epoch.
     pub absorbed_slots: u64,
     /// Bytes that are destaged per second, averaged over the last one to two seconds.
@@ -185,11 +186,13 @@ pub struct DestageStatistics {
 pub struct OrderStatistics {
     /// The consistency of the lower volume if this cache is lost.
     pub order: &'static str,
-    /// Rounds that were too large for an epoch of the lower volume and were split by a flush.
+    /// Number of rounds that were too large for an epoch of the lower volume and were split by a
+    /// flush.
     pub split_rounds: u64,
-    /// Epochs that did not fit into this log and were ended before their flush.
+    /// Number of epochs that did not fit into this log and were ended before their flush.
     pub split_epochs: u64,
-    /// Writes that were refused because the log had no space for all data between two flushes.
+    /// Number of writes that were refused because the log had no space for all data between two
+    /// flushes.
     pub refused_epochs: u64,
     /// How often unflushed writes were rolled back on request.
     pub rolled_back: u64,
@@ -197,7 +200,7 @@ pub struct OrderStatistics {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LowerStatistics {
-    /// Calls to the lower volume that failed, for hosts or for destage. Destage repeats its calls until they
+    /// Number of calls to the lower volume that failed, for hosts or for destage. Destage repeats its calls until they
     /// succeed.
     pub errors: u64,
     /// The current error of the lower volume: that of the newest call, or the one with which it refuses
@@ -277,7 +280,7 @@ counters! { LowerCounters, LowerStatistics: errors }
 /// The counters behind [`CacheStatistics`], in the same groups.
 #[derive(Default)]
 pub(crate) struct Counters {
-    /// Calls from hosts, of all kinds.
+    /// Number of calls from hosts, of all kinds.
     pub requests: GrowingCounter,
     pub traffic: TrafficCounters,
     pub hits: HitCounters,
@@ -339,7 +342,6 @@ impl AllTimes {
     }
 }
 
-/// A number that only grows.
 #[derive(Default)]
 pub(crate) struct GrowingCounter(AtomicU64);
 

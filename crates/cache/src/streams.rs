@@ -17,8 +17,8 @@ pub(crate) struct Streams {
     list: Vec<SequentialStream>,
     clock: u64,
     fetch_time: FetchTime,
-    /// The most slots that are read ahead at once. Before the first fetch it is 0, which stands for
-    /// [`MOST_PIECE`].
+    /// The maximum number of slots that are read ahead at once. Before the first fetch it is 0,
+    /// which stands for [`MOST_PIECE`].
     most_piece: u64,
     trust: Trust,
 }
@@ -28,8 +28,8 @@ struct SequentialStream {
     first: u64,
     /// The sector after the reader's last read.
     next: u64,
-    /// Reads beyond `next` that arrived before the reads between: a reader with several requests in flight
-    /// may send them on several connections. Sorted, at most [`EARLY_READS`].
+    /// The reads beyond `next` that arrived before the reads between: a reader with several requests in flight may send
+    /// them on several connections. Sorted, at most [`EARLY_READS`].
     early: Vec<Range<u64>>,
     /// The number of reads that began where the previous one ended.
     reads: u32,
@@ -193,7 +193,7 @@ impl FetchTime {
         }
     }
 
-    /// Returns zero before the first fetch.
+    /// Returns the shortest time of the recent fetches; zero before the first fetch.
     fn shortest(&self) -> Duration {
         let now = self.now.map(|(_, time)| time);
         now.into_iter().chain(self.before).min().unwrap_or_default()
@@ -275,9 +275,10 @@ const LEAST_WINDOW: u64 = 32;
 /// A read that begins at most this many sectors beyond the end of a stream belongs to it: 32 requests of 64
 /// KiB.
 const EARLY_SECTORS: u64 = 4096;
-/// The most reads of a stream that arrive too early: as many requests as a host has in flight.
+/// The maximum number of reads of a stream that arrive too early: as many requests as a host has in
+/// flight.
 const EARLY_READS: usize = 32;
-/// The most slots that are read ahead at once, which is the largest fetch.
+/// The maximum number of slots that are read ahead at once, which is the largest fetch.
 const MOST_PIECE: u64 = 64;
 /// A shortest fetch time that is older than this no longer counts: the path may have become longer.
 const FORGOTTEN: Duration = Duration::from_secs(10);

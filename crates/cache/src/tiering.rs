@@ -25,7 +25,6 @@ pub enum TierError {
     /// There is no memory for the index, or the system has no random bytes for a key.
     #[error("{0}")]
     Means(String),
-    /// The disk holds other data.
     #[error("it holds other data than a read tier")]
     NotATier,
     /// The disk is the read tier of another log.

@@ -1,4 +1,4 @@
-//! The optional abilities of a cache.
+//! Implements the optional abilities of a volume for the cache.
 
 use tokio::time::Instant;
 use volume::{
@@ -62,7 +62,8 @@ impl Cache {
     }
 }
 
-/// The most slots that one call looks at, 64 MiB: the lock is held for less than a millisecond.
+/// The maximum number of slots that one call looks at, 64 MiB: the lock is held for less than a
+/// millisecond.
 const SLOTS_LOOKED_AT: u64 = 1 << 14;
 
 impl Resizable for Cache {

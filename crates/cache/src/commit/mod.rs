@@ -290,7 +290,7 @@ impl Drop for Committed<'_> {
 
 /// The pause before a failed write to the log disk is repeated. The pause doubles with each attempt.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// The longest pause between two attempts.
+/// The longest pause before a failed write to the log disk is repeated.
 const LAST_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

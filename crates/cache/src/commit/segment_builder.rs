@@ -32,7 +32,6 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Makes an empty segment.
     fn new(identity: &SegmentIdentity, number: u64, ends_epoch: bool) -> Self {
         Self {
             header: SegmentHeader {
@@ -96,7 +95,6 @@ struct BatchSlot {
 
 /// The results of [`CacheState::publish`] for a segment that has become stable.
 pub(crate) struct PublishedSegment {
-    /// The first block of the segment.
     pub start: u32,
     pub wakers: Vec<Waker>,
     pub absorbed: u64,

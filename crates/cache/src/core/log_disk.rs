@@ -46,7 +46,7 @@ pub(crate) struct CacheLog {
     /// Seals and opens the log's blocks, if they are sealed.
     pub seals: Option<Seals>,
     pub identity: SegmentIdentity,
-    /// Pages for the headers of segments and for superblocks.
+    /// The pages for the headers of segments and for superblocks.
     pub scratch: Arc<SlotPagePool>,
     /// Serializes the flushes of a log with NVRAMs in front of it.
     pub flush_turn: tokio::sync::Mutex<()>,
@@ -129,6 +129,6 @@ async fn write_copies_from(
     Ok(())
 }
 
-/// Pages of the scratch pool: one for a segment's header, one for a superblock, and some for dropped writes
+/// Number of pages in the scratch pool: one for a segment's header, one for a superblock, and some for dropped writes
 /// that still hold theirs for a moment.
 pub(crate) const SCRATCH_PAGES: u32 = 8;

@@ -21,7 +21,7 @@ pub(crate) struct FarLink {
     pub writes: Mutex<Window>,
     /// Admits reads of the lower volume to the link.
     pub reads: Flow,
-    /// Fetches in flight that a host waits for.
+    /// Number of fetches in flight for which a host waits.
     pub host_fetches: AtomicUsize,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct LowerVolume {
     pub joined: Option<Arc<JoinedVolume>>,
     /// The geometry when the cache was opened. The size may have grown since, see `extents`.
     pub opened: Geometry,
-    /// The sizes of the volumes now.
+    /// The current size of each cached volume.
     pub extents: MemberExtents,
     /// The size of an epoch of the lower volume in slots, as the volume last reported it; 0 if it has no
     /// epochs.
@@ -104,7 +104,7 @@ impl LowerVolume {
         Lba(sector / self.sectors_per_block())
     }
 
-    /// Returns the sectors of 512 bytes in a block.
+    /// Returns how many sectors of 512 bytes a block has.
     pub fn sectors_per_block(&self) -> u64 {
         u64::from(self.opened.block_size) / SECTOR_BYTES as u64
     }

@@ -44,7 +44,6 @@ pub(crate) struct CacheCore {
     pub log: CacheLog,
     /// Set if one leg of the log is with a partner.
     pub pair: Option<PairWitness>,
-    /// Pages for the content of slots.
     pub pages: Arc<SlotPagePool>,
     pub limits: CacheLimits,
     /// Taken before the lock of `pages`; never held across a wait.
@@ -60,10 +59,10 @@ pub(crate) struct CacheCore {
 
 /// Limits that do not change while the cache is open.
 pub(crate) struct CacheLimits {
-    /// Slots that may wait for the log.
+    /// Maximum number of slots that may wait for the log.
     pub pending_slots: usize,
-    /// Slots that an epoch may have, whatever the order and size of its writes; 0 if writes take effect
-    /// without a flush.
+    /// Maximum number of slots in an epoch, whatever the order and size of its writes; 0 if writes take effect without
+    /// a flush.
     pub epoch_slots: u64,
     /// The slot table may have one entry for each block of the log, and this many more. The older places that
     /// epochs keep count as entries. At this limit discards bypass the log, or wait.
@@ -115,7 +114,8 @@ impl CacheCore {
         state.table.len() + state.epochs.kept() + more <= limit
     }
 
-    /// Returns true if no write may overtake the log on its way to the lower volume.
+    /// Returns true if a write must not reach the lower volume before older writes that are still
+    /// in the log.
     pub fn is_strict(&self) -> bool {
         self.settings.order == DestageOrder::Strict && self.rules.uses_log
     }

@@ -47,5 +47,5 @@ impl CacheState {
     }
 }
 
-/// Entries that are looked at in one go under the lock: some tens of microseconds.
+/// Number of entries that are looked at in one go under the lock: some tens of microseconds.
 pub(super) const STEP: usize = 1024;

@@ -40,7 +40,7 @@ pub(crate) struct FailedRounds {
     named: HashSet<(u64, u64)>,
 }
 
-/// The event of a failed destage round.
+/// The event that reports a failed destage round.
 #[derive(Debug, Eq, PartialEq)]
 enum RoundFailureEvent {
     /// The far volume was reset before the flush: the round is sent again, and nothing is lost.
@@ -125,7 +125,7 @@ pub(crate) fn tell(
 
 /// The first pause after the lower volume failed; it doubles up to [`LAST_DELAY`].
 const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// Longest pause between two attempts.
+/// Longest pause between two attempts of a destage round.
 const LAST_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

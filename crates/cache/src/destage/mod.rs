@@ -156,7 +156,7 @@ struct SentRound {
     /// The value of [`LowerVolume::known_losses`] before the first write that the next flush has to make
     /// stable.
     losses: u64,
-    /// The parts in which the round was sent.
+    /// The number of parts in which the round was sent.
     pieces: u64,
 }
 

@@ -10,7 +10,7 @@ use crate::core::CacheCore;
 
 /// The activity of hosts and the amount of sent data, as far as the pace depends on them.
 pub(crate) struct DestagePace {
-    /// The number of requests at the last look.
+    /// The number of hosts' requests that the last call of [`Self::quiet`] has seen.
     seen: u64,
     /// The time since which there was no request, and no host waited for the lower volume.
     quiet_since: Instant,
@@ -53,7 +53,7 @@ impl DestagePace {
         }
     }
 
-    /// Records that `bytes` bytes are sent now.
+    /// Records that destage sends `bytes` bytes now.
     pub fn spend(&mut self, shared: &CacheCore, bytes: u64) {
         let mut state = shared.state.lock();
         state.destage.meter.count(bytes);

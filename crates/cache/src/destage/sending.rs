@@ -97,8 +97,8 @@ fn has_room(shared: &CacheCore, runs: usize, weight: u64) -> bool {
         && shared.lower.link.writes.lock().has_room(Instant::now())
 }
 
-/// Returns the most runs that may be in flight: three quarters of the calls that the lower volume performs at
-/// once. The rest is left to the requests of hosts.
+/// Returns the maximum number of runs that may be in flight: three quarters of the calls that the lower volume performs
+/// at once. The rest is left to the requests of hosts.
 fn most_runs(shared: &CacheCore) -> usize {
     (shared.lower.volume.extensions().most_calls.unwrap_or(USUAL_CALLS) * 3 / 4).max(1)
 }
@@ -114,14 +114,14 @@ fn note_trip(shared: &CacheCore, ticket: Option<WindowTicket>, result: &Result<(
     }
 }
 
-/// Returns the most bytes in flight that the settings allow.
+/// Returns the maximum number of bytes in flight that the settings allow.
 fn most_in_flight(shared: &CacheCore) -> u64 {
     shared.settings.destage_in_flight as u64 * u64::from(shared.settings.destage_run_bytes)
 }
 
-/// Returns the most bytes that may be in flight now. While a host waits for a read of the lower volume,
-/// destage leaves the link to that read. Destage leaves less of the link the fuller the log is, because hosts
-/// would soon wait for room in the log.
+/// Returns the maximum number of bytes that may be in flight now. While a host waits for a read of the lower volume,
+/// destage leaves the link to that read. Destage leaves less of the link the fuller the log is, because hosts would
+/// soon wait for room in the log.
 fn may_be_in_flight(shared: &CacheCore) -> u64 {
     let most = most_in_flight(shared);
     if shared.lower.link.host_fetches.load(Ordering::Relaxed) == 0 {
@@ -138,10 +138,10 @@ fn may_be_in_flight(shared: &CacheCore) -> u64 {
     ((most.min(window) as f64 * pressure) as u64).max(1)
 }
 
-/// Returns the most bytes of data in a run. Runs are shorter while hosts send random reads, since such a read
-/// has to wait until the link has transmitted the runs before it. Runs are longer than `destage_run_bytes` if
-/// the link holds more than [`RUNS_IN_LINK`] of that length, because the lower volume performs a limited
-/// number of calls at once.
+/// Returns the maximum number of bytes of data in a run. Runs are shorter while hosts send random reads, since such a
+/// read has to wait until the link has transmitted the runs before it. Runs are longer than `destage_run_bytes` if the
+/// link holds more than [`RUNS_IN_LINK`] of that length, because the lower volume performs a limited number of calls at
+/// once.
 fn longest_run(shared: &CacheCore) -> u64 {
     let far_writes = shared.lower.link.writes.lock();
     let needed = far_writes.estimate().window / RUNS_IN_LINK;
@@ -176,7 +176,7 @@ struct DestageRun {
 }
 
 impl DestageRun {
-    /// Returns the bytes of data that are sent. Zeros are sent as a discard, without data.
+    /// Returns the number of data bytes that are sent. Zeros are sent as a discard, without data.
     fn data_bytes(&self) -> u64 {
         if self.kind == LogRecordKind::Data {
             (self.end - self.start) * SECTOR_BYTES as u64
@@ -358,11 +358,14 @@ async fn content(shared: &CacheCore, parts: &[DestageRunPart]) -> Result<Data, E
     Ok(data)
 }
 
-/// The most slots that are looked at without releasing the lock: some tens of microseconds.
+/// The maximum number of slots that are looked at without releasing the lock: some tens of
+/// microseconds.
 const STEP: usize = 1024;
-/// The assumed limit of calls of a lower volume that reports none: the default queue depth of a remote volume.
+/// The assumed limit of concurrent calls of a lower volume that reports none: the default queue depth of a remote
+/// volume.
 const USUAL_CALLS: usize = 128;
-/// The most runs of the usual length in the link. If the link holds more, runs are longer.
+/// The maximum number of runs of the usual length in the link. If the link holds more, runs are
+/// longer.
 const RUNS_IN_LINK: u64 = 64;
 /// How often a round looks for late runs. No run is late before this time.
 const LOOK: Duration = Duration::from_millis(100);

@@ -13,7 +13,7 @@ use crate::confirmed::BootId;
 /// Identifies the content of an NVRAM. A new id is drawn each time the NVRAM is cleared.
 pub(super) type BufferId = [u8; 16];
 
-/// The mark. `docs/formats/log-buffer.md` describes its bytes.
+/// The mark of a log buffer. `docs/formats/log-buffer.md` describes its bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct LogBufferMark {
     pub buffer: BufferId,
@@ -77,7 +77,7 @@ impl LogBufferMark {
         Ok(Self::decode(&block.into_bytes()))
     }
 
-    /// Writes the mark to the log disk, stable.
+    /// Writes the mark to the log disk with a stable write.
     pub async fn write(&self, disk: &Stack) -> Result<(), Error> {
         disk.write(place(disk), Data::from(self.encode()), Durability::Stable).await
     }

@@ -43,8 +43,7 @@ pub struct NvramPromise {
     pub boot: Option<BootId>,
 }
 
-/// Writes that were acknowledged and are neither in the NVRAM nor on the disk any more. The disk holds a
-/// prefix of all writes.
+/// Acknowledged writes that are neither in the NVRAM nor on the disk any more. The disk holds a prefix of all writes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BufferLoss {
     /// A description of what happened to the NVRAM, for the log of events.
@@ -62,7 +61,6 @@ pub enum BufferError {
     /// The disk was used with an NVRAM, and is to be opened without it.
     #[error("an NVRAM may hold writes that this log does not have")]
     Needed,
-    /// The NVRAM may hold writes of another log.
     #[error("the NVRAM is in use by another log, and may hold writes of it")]
     OthersMemory,
     /// The disk holds something else than a leg of a log.
@@ -74,7 +72,6 @@ pub enum BufferError {
     /// The mark has this format version, which the program does not know.
     #[error("the mark of the log's NVRAM has format version {0}, this program knows 1")]
     Version(u32),
-    /// The NVRAM has failed.
     #[error("the NVRAM fails: {0}")]
     Memory(String),
 }
@@ -291,7 +288,6 @@ impl LogBuffer {
         self.shared.state.lock().is_fast()
     }
 
-    /// Returns true after [`close`](Self::close) was called.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.shared.state.lock().is_closed

@@ -29,10 +29,10 @@ pub(super) struct LogBufferRing {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct LogBufferRecord {
     pub number: u64,
-    /// The first block on the disk.
+    /// The first block of the log disk for which the record has data.
     pub block: u64,
     pub blocks: u32,
-    /// The offset of the header in the memory.
+    /// The offset of the record's header in the memory.
     offset: usize,
 }
 
@@ -203,7 +203,8 @@ impl LogBufferRing {
         self.next.0
     }
 
-    /// Returns the most blocks of one record: a quarter of the ring, so that several records fit.
+    /// Returns the maximum number of blocks of one record: a quarter of the ring, so that several
+    /// records fit.
     pub fn most_blocks(&self) -> u32 {
         let ring = self.memory.len() - RING_AT;
         u32::try_from((ring / 4 - HEADER_BYTES) / BLOCK_BYTES).unwrap_or(u32::MAX)

@@ -48,7 +48,8 @@ impl JoinedMembers {
     }
 }
 
-/// Returns the region of a slot, which is the number of its volume.
+/// Returns the index of the region in which a slot lies. The volume that has this region has the
+/// same number.
 pub(crate) fn place_of(slot: u64) -> usize {
     (slot / (JoinedVolume::STRIDE_BYTES / SLOT_BYTES as u64)) as usize
 }
@@ -57,7 +58,7 @@ pub(crate) fn place_of(slot: u64) -> usize {
 pub(crate) struct MemberExtents {
     /// Blocks from the beginning of one region to that of the next.
     stride: u64,
-    /// Blocks of each volume that are used: as many as the superblock has, or fewer.
+    /// Number of blocks of each volume that are used: as many as the superblock has, or fewer.
     blocks: Vec<AtomicU64>,
     /// A bit for each volume that has been reported as larger than its region.
     outgrown: AtomicU64,
@@ -87,7 +88,7 @@ impl MemberExtents {
         if self.blocks.len() == 1 { 0 } else { (block / self.stride) as usize }
     }
 
-    /// Returns the blocks of the volume in a region.
+    /// Returns the number of blocks of the volume in a region.
     pub fn blocks(&self, place: usize) -> u64 {
         self.blocks.get(place).map_or(0, |blocks| blocks.load(Ordering::Acquire))
     }

@@ -54,7 +54,7 @@ struct WaitingFarRead {
 /// Bytes of the reads that wait for room in the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Backlog {
-    /// Bytes of sequential reads of hosts.
+    /// Bytes of the hosts' sequential reads that wait.
     pub stream: u64,
     /// Bytes of the read-ahead that waits.
     pub ahead: u64,
@@ -115,12 +115,12 @@ impl Flow {
         }
     }
 
-    /// Returns the most bytes that one sequential read or read-ahead should have.
+    /// Returns the maximum number of bytes that one sequential read or read-ahead should have.
     pub fn longest_request(&self) -> u64 {
         self.0.lock().window.longest_request(Instant::now())
     }
 
-    /// Returns the most bytes that the cache should read ahead at once.
+    /// Returns the maximum number of bytes that the cache should read ahead at once.
     pub fn longest_burst(&self) -> u64 {
         self.0.lock().window.longest_burst(Instant::now())
     }

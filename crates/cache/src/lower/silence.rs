@@ -28,7 +28,7 @@ pub(crate) struct SilenceWatch {
 }
 
 struct Silence {
-    /// The number of calls without an answer.
+    /// The number of calls that the lower volume has not answered yet.
     asked: usize,
     /// The time of the last answer, or that of the first unanswered call if this is later.
     since: Instant,

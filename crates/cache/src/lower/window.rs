@@ -31,10 +31,10 @@ pub(crate) struct Window {
     round: WindowRound,
     /// The time of the last answer, if nothing has been in flight since.
     idle_since: Option<Instant>,
-    /// Full rounds in a row at less than [`SLOW`] of the peak.
+    /// Number of full rounds in a row whose rate was below [`SLOW`] times the peak.
     slow_rounds: u32,
     under_way: RequestsUnderWay,
-    /// The size of the largest request lately.
+    /// Bytes of the largest request that was sent lately.
     request_bytes: u64,
     /// The time of the last short request of a host.
     short: Option<Instant>,
@@ -239,9 +239,9 @@ const REPEAT: Duration = Duration::from_secs(10);
 /// A repeated trial succeeds if the rate grows by this factor. On a path that is much longer, the larger window
 /// raises the rate by more.
 const RETRIED: f64 = 2.2;
-/// The shortest span of [`Peak`].
+/// The shortest span of time over which [`Peak`] takes the highest rate.
 const SPAN: Duration = Duration::from_secs(1);
-/// The span is at least this many trips.
+/// The span of [`Peak`] is at least this many trips.
 const SPAN_TRIPS: u32 = 10;
 /// A round has at least this many answers: fewer say little about the rate.
 const ROUND_ANSWERS: u32 = 8;
@@ -285,15 +285,15 @@ impl Window {
         self.considerate_until.is_some_and(|until| now < until)
     }
 
-    /// Returns the most bytes that one request should have: a small part of the window, so that a short
+    /// Returns the maximum number of bytes that one request should have: a small part of the window, so that a short
     /// request does not have to wait long behind it.
     pub fn longest_request(&self, now: Instant) -> u64 {
         let (parts, least) = if self.is_considerate(now) { (16, 16 << 10) } else { (8, 64 << 10) };
         (self.bytes / parts).clamp(least, LONGEST_REQUEST)
     }
 
-    /// Returns the most bytes that should be requested at once, in one or several requests. The answer to a
-    /// short request may have to wait until the link has transmitted all of them.
+    /// Returns the maximum number of bytes that should be requested at once, in one or several requests. The answer to
+    /// a short request may have to wait until the link has transmitted all of them.
     pub fn longest_burst(&self, now: Instant) -> u64 {
         if self.is_considerate(now) { self.longest_request(now) } else { LONGEST_REQUEST }
     }

@@ -29,7 +29,6 @@ use crate::{
     write::HostWrite,
 };
 
-/// Returns the rules of the mode of these settings.
 pub(crate) fn rules(settings: &Settings) -> ModeRules {
     match settings.report {
         WriteMode::AfterComplete => after_complete::rules(settings),

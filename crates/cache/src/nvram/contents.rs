@@ -19,7 +19,7 @@ pub(crate) struct HeldNvramSlot {
     pub mask: u8,
 }
 
-/// The content of the memory at opening.
+/// The content of an NVRAM when a cache is opened.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum NvramContents {
     /// The memory was never in use: it has no header, or one that was never finished.

@@ -2,7 +2,7 @@
 
 use journal::BLOCK_BYTES;
 
-/// Returns the bytes of stable memory that `slots` slots with their headers need.
+/// Returns the number of bytes of stable memory that `slots` slots with their headers need.
 #[must_use]
 pub const fn length_for(slots: u64) -> u64 {
     data_at(slots as usize) as u64 + slots * BLOCK_BYTES as u64
@@ -16,7 +16,7 @@ pub(super) const fn data_at(slots: usize) -> usize {
     (ENTRIES_AT + slots * ENTRY_BYTES).next_multiple_of(BLOCK_BYTES)
 }
 
-/// Returns the most slots whose headers and data fit into `length` bytes.
+/// Returns the maximum number of slots whose headers and data fit into `length` bytes.
 pub(super) fn slots_in(length: usize) -> u32 {
     let mut slots = length.saturating_sub(ENTRIES_AT) / (ENTRY_BYTES + BLOCK_BYTES);
     while slots > 0 && data_at(slots) + slots * BLOCK_BYTES > length {
@@ -53,7 +53,7 @@ pub(super) const ENTRY_COUNT_AT: usize = 52;
 pub(super) const ENTRY_CHECKSUM_AT: usize = 60;
 /// Flag of a slot header: the data is sealed.
 pub(super) const SEALED: u8 = 1;
-/// The most bits set in a damaged header that still counts as unused. A header in use has two random
+/// The maximum number of bits set in a damaged header that still counts as unused. A header in use has two random
 /// checksums and a mask: one in 10^13 has so few bits set.
 pub(super) const MOST_FLIPPED: u32 = 4;
 
@@ -62,8 +62,8 @@ mod tests {
     use super::*;
     use crate::format_page::{rows, tables};
 
-    /// The fields of the format: name, offset, number of bytes. A test compares them with
-    /// docs/formats/nvram.md.
+    /// Name, offset and length in bytes of each field of the header of an NVRAM. A test compares
+    /// them with docs/formats/nvram.md.
     const FIELDS: &[(&str, usize, usize)] = &[
         ("magic", 0, 8),
         ("version", VERSION_AT, 4),

@@ -280,7 +280,7 @@ fn fill(file: &mut File, length: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that are read or written at once.
+/// Bytes of the NVRAM file that an opening reads or fills at once.
 const PIECE: usize = 65536;
 /// The smallest page size of any kernel.
 const LEAST_PAGE: usize = 4096;

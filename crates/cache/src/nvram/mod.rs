@@ -45,7 +45,6 @@ pub(crate) struct NvramBuffer {
 struct Sealing {
     key: LogKey,
     instance: InstanceId,
-    /// The salt of this opening.
     salt: Salt,
     sealer: Sealer,
     /// Number of slots that were sealed in this opening.
@@ -259,12 +258,12 @@ impl NvramBuffer {
         self.free.push(index);
     }
 
-    /// Records the newest stable segment.
+    /// Records the number of the newest stable segment.
     pub fn set_watermark(&mut self, number: u64) {
         self.set_cell(WATERMARK, number);
     }
 
-    /// Records the newest segment that was begun. Call this before the segment is written to the log.
+    /// Records the number of the newest segment that was begun. Call this before the segment is written to the log.
     pub fn note_begun(&mut self, number: u64) {
         self.set_cell(BEGUN, number);
     }

@@ -156,5 +156,5 @@ fn slots_between_flushes(ring: &SegmentRing) -> u64 {
     u64::from(ring.blocks().saturating_sub(lost) / 2)
 }
 
-/// The fewest slots that an epoch must be able to hold.
+/// The minimum number of slots that an epoch must be able to hold.
 const LEAST_EPOCH_SLOTS: u64 = 8;

@@ -18,12 +18,12 @@ use crate::{
 pub(super) struct OpeningKey {
     /// The key, with the salt of this opening.
     sealing: Option<(LogKey, Salt)>,
-    /// The reason why the key is not that of the log, if it is not.
+    /// The reason why the key of the settings is not that of the log; `None` if it is.
     wrong: Option<KeyRefusal>,
 }
 
 impl OpeningKey {
-    /// Draws the salt of an opening.
+    /// Returns the key of the settings, with a new random salt for this opening.
     pub fn new(settings: &Settings, superblock: &Superblock) -> Result<Self, CacheOpenError> {
         let salt = settings.log_key.is_some().then(draw_salt).transpose();
         let salt = salt.map_err(|error| CacheOpenError::Settings(error.into()))?;
@@ -31,7 +31,8 @@ impl OpeningKey {
         Ok(Self { sealing, wrong: wrong_key(settings, superblock) })
     }
 
-    /// Makes the key of a check that writes nothing. Only writes use the salt.
+    /// Returns the key for a check of the log. A check writes nothing, so the key has no random
+    /// salt.
     pub fn for_check(settings: &Settings, superblock: &Superblock) -> Self {
         let sealing = settings.log_key.clone().map(|key| (key, Salt::default()));
         Self { sealing, wrong: wrong_key(settings, superblock) }
@@ -60,7 +61,7 @@ impl OpeningKey {
     }
 }
 
-/// Returns the reason why the key of the settings is not that of the log, if it is not.
+/// Returns the reason why the key of the settings is not that of the log; `None` if it is.
 fn wrong_key(settings: &Settings, superblock: &Superblock) -> Option<KeyRefusal> {
     match (&settings.log_key, superblock.key) {
         (None, None) => None,

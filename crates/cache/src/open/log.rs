@@ -30,9 +30,9 @@ pub(super) struct FoundLog {
     pub seals: Option<Seals>,
 }
 
-/// Reads the log. If a segment is not whole in the copy that was read and whole in another copy, repairs that
-/// and reads again. Returns the content, and the blocks whose copies differ. `watermark` is the newest
-/// segment that the NVRAM has recorded as stable.
+/// Reads the log. If a segment is damaged in the copy that was read, and whole in another copy, repairs the damaged
+/// copy and reads again. Returns the content, and the blocks whose copies differ. `watermark` is the newest segment
+/// that the NVRAM has recorded as stable.
 pub(super) async fn scan_until_whole(
     log: &Stack,
     superblock: &Superblock,
@@ -171,6 +171,6 @@ pub(super) fn straighten(ring: &mut SegmentRing, superblock: &mut Superblock) {
     superblock.keep_layouts(ring.layouts().cloned());
 }
 
-/// Entries of the table in addition to those with a page or a place of their own: runs of zeros, and fetches
+/// Number of entries of the table in addition to those with a page or a place of their own: runs of zeros, and fetches
 /// in progress. They take some 5 MiB.
 pub(super) const SPARE_ENTRIES: usize = 65536;

@@ -125,9 +125,8 @@ async fn read_and_check(
     let geometry = lower.geometry();
     check_geometry(identity, geometry)?;
 
-    // Reads the superblock, or formats a blank log. A crash leaves the log blank or formatted, since one
-    // whole copy of the superblock is enough, and all that is not zero in a new one is in its first 512
-    // bytes, which no disk tears.
+    // Reads the superblock, or formats a blank log. A crash leaves the log blank or formatted: one whole copy of the
+    // superblock is enough, and a new superblock has only zeros after its first 512 bytes, which no disk tears.
     let mut superblock = match superblock(&log).await {
         Ok(superblock) => superblock,
         Err(NoSuperblock::Blank) => {
@@ -217,7 +216,7 @@ struct OpeningBottom {
     joining: Option<JoinedMembers>,
 }
 
-/// An opening whose checks have passed.
+/// An opening of a cache whose checks have passed.
 struct Opening {
     settings: Settings,
     rules: ModeRules,
@@ -360,7 +359,7 @@ impl Opening {
             dirty.set(self.found.table.dirty() > 0 || !held.is_empty());
         }
         let complete = self.found.scan.complete;
-        // Writes that only the NVRAM holds count if the NVRAM was declared to survive the loss of power.
+        // Count writes that only the NVRAM holds if the NVRAM was declared to survive the loss of power.
         let was_stable = self.superblock.boot.is_none();
         let kept = held.last().filter(|_| was_stable).map_or(0, |held| held.serial);
         let claimed = Confirmed::new(complete.max(kept));
@@ -441,5 +440,5 @@ impl CacheCore {
     }
 }
 
-/// Pages for the blocks of two sealed segments.
+/// Number of pages for the blocks of two sealed segments.
 const SEALED_PAGES: u32 = 2 * MAX_SEALED_SLOTS;

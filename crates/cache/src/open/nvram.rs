@@ -34,7 +34,7 @@ pub(super) struct FoundNvram {
     pub change: NvramChange,
 }
 
-/// Changes to an NVRAM before it is used.
+/// The changes that an opening makes to an NVRAM before the NVRAM is used.
 #[derive(Default)]
 pub(super) struct NvramChange {
     /// Format the NVRAM, because this log has not used it before.
@@ -300,5 +300,5 @@ fn check_readable(buffer: &NvramBuffer) -> Result<(), CacheOpenError> {
     buffer.error().map_or(Ok(()), |error| Err(CacheOpenError::Nvram(error.to_string())))
 }
 
-/// The fewest NVRAM slots for immediate report.
+/// The minimum number of NVRAM slots for immediate report.
 const LEAST_NVRAM_SLOTS: u32 = 8;

@@ -63,7 +63,7 @@ pub struct PairMember {
     surroundings: Arc<dyn PairMemberHost>,
     timing: PairTiming,
     known: Mutex<PairMemberState>,
-    /// Signalled when an operator has requested something.
+    /// Signalled when an operator has requested a takeover or handover.
     news: Notify,
 }
 
@@ -156,8 +156,8 @@ impl PairMember {
             };
             match active {
                 Some(active) => {
-                    // Do not extend the time of reads if the partner may have taken over, accepted writes,
-                    // failed, and restarted.
+                    // Do not extend the time in which reads are answered if the partner may have taken over, accepted
+                    // writes, failed, and restarted.
                     if seen == PartnerObservation::Standby && watch.is_as_it_was {
                         active.cache.renew(sent + self.timing.dead_after);
                     }

@@ -37,7 +37,6 @@ impl CacheCore {
         drop(guard);
     }
 
-    /// Reads the slots of a fetch from the lower volume.
     async fn read_lower(&self, fetch: &SlotFetch, purpose: ReadPurpose) -> Result<Data, Error> {
         let sectors = self.lower.end_of(fetch.first);
         let first = fetch.first * u64::from(SECTORS);
@@ -238,13 +237,13 @@ fn missing_runs(state: &mut CacheState, first: u64, end: u64, longest: u64) -> V
     fetches
 }
 
-/// The most slots in one fetch, 256 KiB. A long run is fetched in pieces at the same time, so that a reader
-/// of one piece does not wait for the others.
+/// The maximum number of slots in one fetch, 256 KiB. A long run is fetched in pieces at the same time, so that a
+/// reader of one piece does not wait for the others.
 pub(super) const MOST_FETCHED: usize = 64;
 /// At most 1/8 of all pages may have been read ahead and not used yet.
 const AHEAD_SHARE: u64 = 8;
 /// The cache starts no read-ahead while this many fetches are in flight or wait. Their bookkeeping takes less
 /// than 1 MiB.
 const MOST_FETCHES: usize = 1024;
-/// Slots copied between two uses of the lock: some ten microseconds.
+/// Number of slots that are copied between two uses of the lock: some ten microseconds.
 const COPIED_AT_ONCE: u64 = 32;

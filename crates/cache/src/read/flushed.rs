@@ -214,5 +214,5 @@ fn join(pieces: &[FlushedReadPiece], logged: &[Data], below: &[(u64, Data)]) -> 
     data
 }
 
-/// The most reads of the lower volume that one call has in flight.
+/// The maximum number of reads of the lower volume that one call has in flight.
 const MOST_AT_ONCE: usize = 16;

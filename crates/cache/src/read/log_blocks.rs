@@ -42,7 +42,6 @@ impl CacheCore {
         if current { read.map(Some) } else { Ok(None) }
     }
 
-    /// Reads the data block at a place of the log.
     async fn read_log(&self, slot: u64, place: &LogAddress) -> Result<Data, Error> {
         let mut blocks = self.read_log_blocks(&[(slot, *place)]).await?;
         Ok(blocks.pop().expect("one was asked for"))
@@ -114,5 +113,5 @@ impl CacheCore {
     }
 }
 
-/// The most blocks in one read of the log: 1 MiB.
+/// The maximum number of blocks in one read of the log: 1 MiB.
 const MOST_LOGGED: u32 = 256;

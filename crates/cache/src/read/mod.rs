@@ -134,11 +134,10 @@ impl CacheCore {
         Ok((data, farthest))
     }
 
-    /// Reads a part of a read that is looked up with the lock taken once.
+    /// Performs one step of a read. The sources of all its sectors are looked up while the lock is held once.
     ///
-    /// A reader relies on the data that it has read, as the writer relies on its acknowledgement: both get
-    /// their answer only when the data is stable. If the log disk fails, the reader does not wait: the
-    /// writers get the error.
+    /// A reader relies on the data that it has read, as the writer relies on its acknowledgement: both get their answer
+    /// only when the data is stable. If the log disk fails, the reader does not wait: the writers get the error.
     async fn read_step(
         self: &Arc<Self>,
         sector: u64,
@@ -316,5 +315,5 @@ fn overlay(fetched: &Data, at: usize, newer: &[u8], valid: u8) -> Bytes {
     merged.into()
 }
 
-/// The most sectors that are looked up under one lock: 1 MiB, some ten microseconds.
+/// The maximum number of sectors that are looked up under one lock: 1 MiB, some ten microseconds.
 const LONGEST_STEP: u64 = 2048;

@@ -16,7 +16,6 @@ use crate::{
     state::CacheState,
 };
 
-/// The source of one slot of a read.
 pub(super) enum SlotReadSource {
     Zeros,
     /// The page has all wanted sectors.
@@ -63,10 +62,9 @@ pub(super) struct SlotReadPiece {
     pub source: SlotReadSource,
 }
 
-/// The plan of a read.
 pub(super) struct ReadPlan {
     pub pieces: Vec<SlotReadPiece>,
-    /// Fetches that this read has to run.
+    /// The fetches that this read has to run.
     pub own: Vec<Arc<SlotFetch>>,
     /// The serial up to which all writes must be in the log before the read may be answered; 0 if it need not
     /// wait.

@@ -38,9 +38,9 @@ pub struct TokenStatistics {
     pub exclusive: usize,
     /// Size of a range in bytes.
     pub grain_bytes: u64,
-    /// Ranges that the node has recalled for other gateways.
+    /// Number of ranges that the node has recalled for other gateways.
     pub given_back: u64,
-    /// Calls that have waited for a token.
+    /// Number of calls that have waited for a token.
     pub waited: u64,
     /// The reason why the volume cannot be used any more, if that is so.
     pub lost: Option<String>,
@@ -519,7 +519,7 @@ async fn clean(shared: &CoherentCore, cache: &Cache, writes_back: bool) {
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long one request for answers may take at the node.
 const LISTEN: Duration = Duration::from_secs(2);
-/// The pause before a failed call is repeated.
+/// The pause before a failed call to the node is repeated.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of a slot. A slot must not belong to two ranges.
 const SLOT: u64 = crate::slots::sectors::SLOT_BYTES as u64;

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault};
 
 use crate::slots::hash::SlotHasher;
 
-/// Pages in two queues. Each page has a number while it is in a queue.
+/// The pages of a cache, in two queues. Each page has a number while it is in a queue.
 pub(crate) struct Replacement<T> {
     nodes: Vec<ReplacementNode<T>>,
     free: Vec<u32>,
@@ -25,14 +25,14 @@ pub(crate) struct Replacement<T> {
     ahead: Ahead,
 }
 
-/// Counts of the pages that were read ahead.
+/// Counts what happened to the pages that were read ahead.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Ahead {
-    /// The number of pages in memory that were not used yet.
+    /// The number of read-ahead pages in memory that were not used yet.
     pub unused: u32,
-    /// The number of pages that were used.
+    /// The number of read-ahead pages that were used.
     pub used: u64,
-    /// The number of pages that were evicted unused.
+    /// The number of read-ahead pages that were evicted unused.
     pub wasted: u64,
 }
 
@@ -42,7 +42,7 @@ struct ReplacementNode<T> {
     newer: u32,
     older: u32,
     counted: u32,
-    /// Uses that counted, up to [`MOST_USES`].
+    /// Number of uses of the page that counted, at most [`MOST_USES`].
     uses: u8,
     is_main: bool,
     /// The page was read ahead and is not used yet.
@@ -300,9 +300,9 @@ const NONE: u32 = u32::MAX;
 const SMALL_SHARE: usize = 10;
 /// A page with this many uses in the small queue is promoted: more than one, as in the paper.
 const PROMOTED_USES: u8 = 2;
-/// Most uses that are counted for a page, as in the paper. The main queue spares a page once for each.
+/// Maximum number of uses that are counted for a page, as in the paper. The main queue spares a page once for each.
 const MOST_USES: u8 = 3;
-/// Most pages that one eviction spares because they were used. This limits the time for which the lock is
+/// Maximum number of pages that one eviction spares because they were used. This limits the time for which the lock is
 /// held.
 const MOST_SPARED: u32 = 64;
 /// Upper limit of `Replacement::together`, which is `capacity / 128` in smaller caches. The limit covers what

@@ -1,10 +1,8 @@
 //! The sectors of a slot, and masks of them.
 
-/// Bytes in a slot.
 pub(crate) const SLOT_BYTES: usize = 4096;
 /// Bytes in a sector, the unit in which a slot can be partly valid.
 pub(crate) const SECTOR_BYTES: usize = 512;
-/// Sectors in a slot.
 pub(crate) const SECTORS: u32 = 8;
 /// The mask of a whole slot.
 pub(crate) const WHOLE: u8 = 0xff;

@@ -115,7 +115,7 @@ pub(crate) struct SlotTable {
     /// Many small maps instead of one large map: while a map grows, the lock is held until everything has
     /// been moved.
     maps: Vec<HashMap<u64, u32, BuildHasherDefault<SlotHasher>>>,
-    /// Pieces of fixed size, so that entries are not moved when the table grows.
+    /// The entries, in pieces of fixed size, so that entries are not moved when the table grows.
     pieces: Vec<Vec<SlotEntry>>,
     /// The number of entries ever made, including those in `free`.
     indices: u32,

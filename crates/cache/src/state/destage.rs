@@ -9,9 +9,8 @@ use crate::{lower::extent::DirtyFlags, meter::Meter, orders::Orders, slots::tabl
 pub(crate) struct DestageRound {
     /// Number of the last segment of the epoch.
     pub cut: u64,
-    /// Runs of slots that are being sent.
+    /// The runs of slots that are being sent.
     pub in_flight: Vec<(u64, u64)>,
-    /// Bytes that the round has sent.
     pub sent_bytes: u64,
     /// Slots whose content cannot be read from the log.
     pub corrupt: Vec<(u64, LogAddress)>,
@@ -35,11 +34,11 @@ pub(crate) struct DestageState {
     pub flushing: Option<u64>,
     /// Calls are waiting for room in the log that only a destage round can make.
     pub is_starving: bool,
-    /// Rounds are too large for an epoch of the lower volume.
+    /// The condition that rounds are too large for an epoch of the lower volume.
     pub rounds_split: OngoingCondition,
     /// The orders of operators: a pause, a rate.
     pub orders: Orders,
-    /// Measures the rate of the data that is sent.
+    /// Measures how many bytes per second destage sends.
     pub meter: Meter,
     /// The number of reasons to destage without waiting for idle periods, until nothing is dirty.
     pub draining: usize,

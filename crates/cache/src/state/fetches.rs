@@ -4,9 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{fetch::SlotFetch, streams::Streams, tier::TierPiece};
 
-/// Fetches in progress, and the sequential readers that cause read-ahead.
+/// The fetches in progress, and the sequential readers that cause read-ahead.
 pub(crate) struct Fetches {
-    /// The fetches by their ids.
     pub running: HashMap<u32, Arc<SlotFetch>>,
     /// The id of the next fetch. Zero is no id: in an entry of the slot table it means "no fetch".
     next: u32,
@@ -18,7 +17,6 @@ impl Fetches {
         Self { running: HashMap::new(), next: 1, streams: Streams::default() }
     }
 
-    /// Begins the fetch of a run of slots.
     pub fn begin(&mut self, run: TierPiece) -> Arc<SlotFetch> {
         let id = self.next;
         self.next = self.next.checked_add(1).unwrap_or(1);

@@ -26,7 +26,7 @@ impl LostLog {
         Self { reason: reason.into(), all_sent: false, is_reported: false, sent: HashSet::new() }
     }
 
-    /// Returns the error that hosts get.
+    /// Returns the error that hosts get while the log is lost.
     pub fn error(&self) -> Error {
         let sent = if self.all_sent {
             "; the far volume has everything that could be read from it"
@@ -41,18 +41,17 @@ impl LostLog {
 /// writes may split one.
 pub(crate) const SPLIT_QUIET: Duration = Duration::from_secs(600);
 
-/// The state of the log.
 pub(crate) struct LogState {
     pub ring: SegmentRing,
     /// Set while the log's file is lost.
     pub lost: Option<LostLog>,
-    /// Writes of the superblock fail.
+    /// The condition that writes of the superblock fail.
     pub superblock_fails: OngoingCondition,
-    /// Writes of the frames of the index fail.
+    /// The condition that writes of the frames of the index fail.
     pub index_fails: OngoingCondition,
-    /// The superblock cannot record that a volume has grown.
+    /// The condition that the superblock cannot record the growth of a volume.
     pub growth_fails: OngoingCondition,
-    /// Epochs are split because they do not fit into the log.
+    /// The condition that epochs are split because they do not fit into the log.
     pub epochs_split: OngoingCondition,
     /// Measures the rate at which the log fills.
     pub gauge: LogFillGauge,

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use volume::Error;
 
 pub(crate) struct LowerState {
-    /// The error of the last call, if that failed.
+    /// The error of the last call to the lower volume, if that call failed.
     pub error: Option<Error>,
     /// The start of the current series of failed calls.
     pub fails_since: Option<Instant>,

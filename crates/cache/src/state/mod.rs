@@ -156,7 +156,7 @@ impl CacheState {
         since
     }
 
-    /// Returns the blocks that the log must keep free: those promised to calls and records, and the ring's
+    /// Returns the number of blocks that the log must keep free: those promised to calls and records, and the ring's
     /// reserve.
     pub fn promised_room(&self) -> u32 {
         (self.blocks_promised() + self.queue.tombstones) as u32 + self.log.ring.reserve()
@@ -169,9 +169,9 @@ impl CacheState {
         !self.queue.is_frozen && self.log.ring.room() as usize > taken
     }
 
-    /// Returns the log blocks that queued and reserved slots will take: data, one header for each full
-    /// segment, two for segments in flight, one for each step that a write has begun or reserved, and one for
-    /// each end of an epoch.
+    /// Returns the number of log blocks that queued and reserved slots will take: data, one header for each full
+    /// segment, two for segments in flight, one for each step that a write has begun or reserved, and one for each end
+    /// of an epoch.
     fn blocks_promised(&self) -> usize {
         let slots = self.queue.pending_slots() + self.room.reserved.slots;
         let longest = self.log.ring.longest_data() as usize;
@@ -202,7 +202,7 @@ impl CacheState {
     }
 }
 
-/// Slots that are looked up in one go under the lock: some tens of microseconds.
+/// Number of slots that are looked up in one go under the lock: some tens of microseconds.
 const LOOKED_UP: u64 = 1024;
 
 const _: () = assert!(SLOT_BYTES == journal::BLOCK_BYTES, "a data block holds a slot");

@@ -57,7 +57,7 @@ impl QueuedSlot {
 /// The ends of epochs that flushes have put into the queue.
 #[derive(Default)]
 pub(crate) struct EpochEnds {
-    /// Ends in the queue or in flight.
+    /// Number of ends of epochs that are in the queue or in the segment that is being written.
     pub pending: usize,
     /// The turn of the newest end that was ever queued, modulo 2^32.
     pub last_turn: u32,
@@ -77,16 +77,18 @@ pub(crate) struct CommitQueue {
     pub left: u32,
     /// The number of slots in `entries`.
     pub slots: usize,
-    /// Slots that steps of writes are about to queue. A step copies its data without the lock.
+    /// Number of slots that steps of writes are about to queue. A step copies its data without the
+    /// lock.
     pub copying_slots: usize,
     /// The number of steps of writes that are copying their data now.
     pub copying: usize,
-    /// Records of bypassing writes that are reserved, in the queue or in flight.
+    /// Number of records of bypassing writes that are reserved, in the queue, or in the segment
+    /// that is being written.
     pub tombstones: usize,
     pub ends: EpochEnds,
     /// First slot and number of slots of each record of the segment that is being written.
     pub in_flight: Vec<(u64, u32)>,
-    /// Slots of the segment that is being written.
+    /// Number of slots in the segment that is being written.
     pub in_flight_slots: usize,
     /// A driver task is writing segments.
     pub is_writing: bool,

@@ -5,11 +5,11 @@ use crate::line::WaitLine;
 /// Room in the log that is reserved for writes.
 #[derive(Default)]
 pub(crate) struct Reserved {
-    /// Writes with a reservation.
+    /// Number of writes with a reservation.
     pub live: usize,
-    /// Slots that writes with a reservation have not placed yet.
+    /// Number of reserved slots that no step of a write has taken yet.
     pub slots: usize,
-    /// Segment headers that are reserved for steps which these writes have not begun yet.
+    /// Number of segment headers that are reserved for steps which these writes have not begun yet.
     pub headers: usize,
 }
 
@@ -18,11 +18,12 @@ pub(crate) struct Reserved {
 pub(crate) struct WriteRoom {
     /// Room in the log that writes have reserved and have not used yet.
     pub reserved: Reserved,
-    /// Writes that wait for room in the log, each with the blocks that it wants. They hold no reservation.
+    /// The writes that wait for room in the log, each with the blocks that it wants. They hold no reservation.
     pub log_line: WaitLine,
     /// Bytes of data that the writes in `log_line` keep in memory.
     pub held_bytes: usize,
-    /// Writes with a reservation that wait for their next step, each with the slots that it wants.
+    /// The writes with a reservation that wait for their next step, each with the slots that it
+    /// wants.
     pub step_line: WaitLine,
     /// A rollback to the last flush is running: new writes wait.
     pub is_rolling_back: bool,

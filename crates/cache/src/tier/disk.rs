@@ -51,7 +51,7 @@ pub(crate) struct Stretch {
     pub(super) finds: Vec<Find>,
 }
 
-/// The position and the check of a slot.
+/// The position of a slot in the tier, and the check of its block.
 pub(super) struct Find {
     pub slot: u64,
     pub cell: u32,
@@ -106,7 +106,7 @@ impl TierDisk {
         Ok(WrittenTierSegment { number: full.number, first: full.first, checks })
     }
 
-    /// Returns the number of blocks for segments.
+    /// Returns how many blocks of the disk are there for segments.
     pub(super) fn blocks(&self) -> u64 {
         self.volume.geometry().blocks.saturating_sub(FIRST_BLOCK)
     }
@@ -165,7 +165,7 @@ impl Stretch {
 /// The first block of the segments. The label is in block 0; the blocks in between show whether the disk
 /// holds other data.
 pub(crate) const FIRST_BLOCK: u64 = 32;
-/// Slots in a segment, 512 KiB. A flash disk that is overwritten in units of this size has little data to
+/// Number of slots in a segment, 512 KiB. A flash disk that is overwritten in units of this size has little data to
 /// move.
 pub(super) const MOST_SEGMENT_SLOTS: u64 = 128;
 /// The additional data of every sealed block. It does not name the slot, which only the index knows.

@@ -11,7 +11,7 @@ use journal::{
 
 use crate::slots::sectors::SLOT_BYTES;
 
-/// The content of the first block.
+/// The content of the first block of a tier's disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct TierLabel {
     /// The log whose cache uses the disk.

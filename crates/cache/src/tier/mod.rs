@@ -50,16 +50,15 @@ enum TierStatus {
     Failed(Error),
 }
 
-/// Counts of slots. See [`TierStatistics`].
+/// Counters of slots. See [`TierStatistics`].
 #[derive(Clone, Copy, Default)]
 struct TierCounts {
     admitted: u64,
-    /// Slots that were not admitted because the disk was too slow.
+    /// Number of slots that were not admitted because the disk was too slow.
     dropped: u64,
     corrupt: u64,
 }
 
-/// A tier in use.
 struct Tier {
     disk: Arc<TierDisk>,
     index: TierIndex,
@@ -74,7 +73,7 @@ struct Tier {
     filling: Vec<Bytes>,
     /// Full segments that are not on the disk yet, oldest first.
     full: VecDeque<Full>,
-    /// Upper limit of the pages in `filling` and `full` together. At the limit, slots are not admitted.
+    /// Maximum number of pages in `filling` and `full` together. At the limit, slots are not admitted.
     most_pages: usize,
 }
 
@@ -392,14 +391,14 @@ impl Tier {
 pub(crate) const LEAST_BLOCKS: u64 = FIRST_BLOCK + LEAST_SEGMENTS;
 /// A segment is at most 1/64 of the disk, so that little is discarded when a segment is overwritten.
 const LEAST_SEGMENTS: u64 = 64;
-/// Slots in memory, 2 MiB: a segment that is being filled, one that is being written, and two for moments in
-/// which the disk is slow. At most a quarter of the cells of a small disk, so that no segment is overwritten
+/// Maximum number of slots in memory, 2 MiB: a segment that is being filled, one that is being written, and two for
+/// moments in which the disk is slow. At most a quarter of the cells of a small disk, so that no segment is overwritten
 /// before it is written.
 pub(crate) const MOST_BUFFERED: u32 = 4 * MOST_SEGMENT_SLOTS as u32;
 /// A run of fewer adjacent slots of the tier (32 KiB) is read from the lower volume, together with the slots
 /// before and after the run.
 const LEAST_STRETCH: u64 = 8;
-/// Slots or cells that are looked at in one go under the lock: some tens of microseconds.
+/// Number of slots or cells that are looked at in one go under the lock: some tens of microseconds.
 const STEP: u64 = 1024;
 
 #[cfg(test)]

@@ -30,7 +30,6 @@ use crate::{
     write::room::{LogReservation, MAX_STEP, WantedRoom, WritePath},
 };
 
-/// The result of one step of a write.
 enum WriteStep {
     /// This step has put `slots` slots into the queue.
     Placed { slots: usize, serial: u64 },
@@ -70,7 +69,7 @@ impl SlotWrite {
 }
 
 pub(crate) struct HostWrite {
-    /// The first sector of 512 bytes.
+    /// The first sector, counted in units of 512 bytes.
     pub sector: u64,
     /// The data, in whole sectors.
     pub data: Data,

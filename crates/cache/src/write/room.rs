@@ -42,7 +42,8 @@ pub(crate) struct WantedRoom {
 pub(crate) struct LogReservation<'a> {
     shared: &'a CacheCore,
     slots: usize,
-    /// Segment headers: one for each step, since each step may end up in a segment of its own.
+    /// Number of segment headers: one for each step, since each step may end up in a segment of its
+    /// own.
     headers: usize,
     is_live: bool,
 }
@@ -212,7 +213,7 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Returns the log blocks that a write of `slots` slots needs: data, one header for each full segment,
+    /// Returns the number of log blocks that a write of `slots` slots needs: data, one header for each full segment,
     /// and one header for each step.
     fn cost(&self, state: &CacheState, slots: usize) -> usize {
         let longest = state.log.ring.longest_data() as usize;
@@ -244,9 +245,9 @@ impl CacheCore {
         slots.div_ceil(self.longest_step(state))
     }
 
-    /// Returns the most slots that one step of a write takes. The limit is a full segment, so that a large
-    /// write delays others by no more than that. Another limit is 50 % of the slots that may wait for the
-    /// log, so that the next step is copied while the log disk writes this one.
+    /// Returns the maximum number of slots that one step of a write takes. The limit is a full segment, so that a large
+    /// write delays others by no more than that. Another limit is 50 % of the slots that may wait for the log, so that
+    /// the next step is copied while the log disk writes this one.
     fn longest_step(&self, state: &CacheState) -> usize {
         let mut limit = self.limits.pending_slots;
         if self.rules.keeps_in_nvram {
@@ -370,9 +371,9 @@ impl Drop for LogReservation<'_> {
     }
 }
 
-/// Most slots in a step: a full segment, see [`CacheCore::longest_step`].
+/// Maximum number of slots in a step: a full segment, see [`CacheCore::longest_step`].
 pub(crate) const MAX_STEP: usize = 128;
-/// Blocks that `CacheState::promised_room` counts in addition to those of calls: the headers of two segments
+/// Number of blocks that `CacheState::promised_room` counts in addition to those of calls: the headers of two segments
 /// in flight.
 const UNDER_WAY: usize = 2;
 /// While nothing is destaged, waiting writes may hold `dram_bytes / HELD_SHARE` of memory in addition to the

@@ -14,37 +14,37 @@ use volume::{Durability, Extent, Lba, Stack};
 pub const SET_BYTES: u64 = 500 << 20;
 pub const SET_BLOCKS: u64 = SET_BYTES / 512;
 
-/// Blocks of a file of 8 KiB.
+/// Number of blocks of a file of 8 KiB.
 const FILE_BLOCKS: u64 = 16;
-/// Files that stand for inodes and directories: the first two per cent.
+/// Number of files that stand for inodes and directories: the first two per cent.
 const HOT_FILES: u64 = FILES / 50;
 const FILES: u64 = SET_BLOCKS / FILE_BLOCKS;
 
 /// Time that the program itself needs for a transaction.
 const THOUGHT: Duration = Duration::from_millis(1);
 
-/// Transactions before the measurement, so that the caches are in their usual state, and measured
-/// transactions.
+/// Number of transactions before the measurement, which bring the caches into their usual state,
+/// and number of measured transactions.
 const BEFORE: u32 = 2000;
 const COUNTED: u32 = 2000;
 
 /// The behaviour of a host's file system buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
-    /// Reads in per cent that the buffers do not hold.
+    /// Percentage of reads that the buffers do not hold.
     misses: u32,
     /// Maximum number of writes in flight before the program has to wait.
     writes: u32,
 }
 
 impl Host {
-    /// FreeBSD with Soft Updates: recent data is in memory and is written later, with several writes
-    /// in flight.
+    /// Returns a host like FreeBSD with Soft Updates: recent data is in memory and is written later, with several
+    /// writes in flight.
     pub fn with_large_buffers() -> Self {
         Self { misses: 5, writes: 4 }
     }
 
-    /// Windows NT: hardly any data stays in memory.
+    /// Returns a host like Windows NT, which keeps hardly any data in memory.
     pub fn with_small_buffers() -> Self {
         Self { misses: 100, writes: 4 }
     }

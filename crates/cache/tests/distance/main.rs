@@ -43,7 +43,6 @@ impl Size {
     }
 }
 
-/// The place of a cache.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Nowhere,

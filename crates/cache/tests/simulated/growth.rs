@@ -16,7 +16,8 @@ const LOG: u64 = 1000;
 const BLOCKS: u64 = 32768;
 const MORE: u64 = 40960;
 
-/// Waits until the cache reports this number of blocks; virtual time.
+/// Waits, for ten seconds of virtual time, until the cache reports this number of blocks. Returns
+/// false if it does not.
 async fn has(cache: &Cache, blocks: u64) -> bool {
     for _ in 0..100 {
         cache.extensions().refresh();

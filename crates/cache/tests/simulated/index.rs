@@ -11,7 +11,7 @@ use volume::{
     ObserveVolume, Stack, Volume,
 };
 
-/// Blocks of the log. The index takes the last six, one frame each.
+/// Number of blocks of the log. The index takes the last six, one frame each.
 const LOG: u64 = 1000;
 const INDEX: std::ops::Range<u64> = 994..1000;
 

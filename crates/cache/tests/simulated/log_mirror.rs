@@ -19,7 +19,7 @@ use volume::{
 };
 
 const LOG: u64 = 1000;
-/// Blocks of a leg in front of the log's own blocks.
+/// Number of blocks of a leg in front of the log's own blocks.
 const LABELS: u64 = 2;
 
 struct Halves {
@@ -170,7 +170,8 @@ async fn corrupt_block(half: &Stack, block: u64) {
 async fn after_a_crash_the_intact_copy_is_kept_on_whichever_leg_it_is() {
     for index_segments in [0, 1] {
         for corrupt in [0, 1] {
-            // A superblock; header and data of a segment in the middle; header and data of the last one.
+            // These blocks hold a superblock, header and data of a segment in the middle, and header and data of the
+            // last segment.
             for block in [0, 6, 7, 20, 21] {
                 let case = format!("index {index_segments}, leg {corrupt}, block {block}");
                 let halves = halves().await;

@@ -127,7 +127,7 @@ async fn destage_keeps_its_rate_limit_whether_urgent_or_not() {
         let gateway = Gateway::new(LOG);
         let cache = gateway.start().await;
         cache.set_destage_rate(Some(1 << 20));
-        // The slots make 4 MiB, sent in runs of 64 KiB.
+        // Write 4 MiB, which destage sends in runs of 64 KiB.
         for slot in 0..1024 {
             write(&cache, slot * 8, 1, 8).await.unwrap();
         }

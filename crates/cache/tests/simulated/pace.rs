@@ -6,9 +6,9 @@ use crate::support::gateway::{Gateway, read, write};
 use cache::Cache;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Slots of the test: more than the threshold allows of a log of 16 MiB.
+/// Number of slots that the test writes. They fill a log of 16 MiB beyond the threshold of destage.
 const SLOTS: u64 = 3072;
-/// Slots in one write.
+/// Number of slots in one write.
 const TOGETHER: usize = 64;
 
 async fn fill(cache: &Arc<Cache>) {

@@ -25,7 +25,7 @@ struct Model {
     slots: Vec<(u8, u8)>,
     /// The opening that acknowledged the newest write of each slot, and the time.
     by: Vec<Option<(u64, Instant)>>,
-    /// The newest opening that has acknowledged a write.
+    /// The number of the newest opening that has acknowledged a write.
     newest: u64,
     acknowledged: u64,
     /// Number of openings that have acknowledged a write.

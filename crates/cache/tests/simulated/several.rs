@@ -172,7 +172,7 @@ async fn a_volume_is_added_at_any_time_and_removed_when_the_log_has_none_of_its_
     let (cache, above) = site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened");
     write(&above[1], 0, 2).await;
     drop((cache, above));
-    // The log has dirty data of b, so b must not be left out.
+    // The log has dirty data of volume b, so b must not be left out.
     let refused = refusal(site.open(&[("a", &site.a), ("c", &c)]).await);
     assert!(refused.contains("holds 1 blocks of 4096 bytes of volume \"b\""), "{refused}");
     // A third volume can be added while data is dirty.
@@ -251,8 +251,8 @@ async fn an_unreachable_volume_delays_only_rounds_from_its_dirty_data_on() {
     tokio::time::sleep(Duration::from_secs(20)).await;
     write(&above[0], 16, 4).await;
     tokio::time::sleep(Duration::from_secs(20)).await;
-    // Data that came after the data of b waits for it. Writes are still accepted, and reads still
-    // served.
+    // Data that came after the data of volume b waits for it. Writes are still accepted, and reads
+    // still served.
     assert_eq!(site.a.far.peek(16, 1).await[0], 0);
     assert_eq!([read(&above[0], 16).await, read(&above[1], 0).await].map(Result::unwrap), [4, 2]);
     site.a.far.poke(1600, vec![7; 512]).await;
@@ -398,7 +398,8 @@ async fn each_volume_is_claimed_with_the_generation_that_it_granted() {
     write(&above[0], 0, 1).await;
     assert_eq!((site.a.asked().is_dirty.get(), site.b.asked().is_dirty.get()), (true, false));
     drop((cache, above));
-    // Volume b refuses the claim. The claim on a stays, because the log has dirty data of a.
+    // Volume b refuses the claim. The claim on volume a stays, because the log has dirty data of
+    // that volume.
     site.b.refuses.store(true, Ordering::SeqCst);
     let refused = refusal(site.open(&members).await);
     assert!(refused.contains("b: somebody has it"), "{refused}");
@@ -406,7 +407,8 @@ async fn each_volume_is_claimed_with_the_generation_that_it_granted() {
     assert_eq!(second.granted, first.generation);
     assert!(second.predecessors.contains(&first.opening));
     assert_eq!(site.a.extensions().holding(), Holding::Held);
-    // The next claim on a names the second opening as predecessor, and that on b the first one.
+    // The next claim on volume a names the second opening as predecessor, and that on volume b
+    // names the first one.
     site.b.refuses.store(false, Ordering::SeqCst);
     let (cache, _above) = site.open(&members).await.expect("opened");
     let third = site.a.asked();
@@ -467,7 +469,7 @@ async fn a_lost_volume_can_be_removed_and_the_other_volumes_lose_nothing() {
     // Volume b must not be opened as if no data were lost.
     let refused = refusal(site.open(&both).await);
     assert!(refused.contains("\"b\" was removed from the log with 5 dirty blocks"), "{refused}");
-    // Open the log several times, before and after the data of a is destaged.
+    // Open the log several times, before and after the data of volume a is destaged.
     for drains in [false, false, true, false] {
         let (cache, above) = site.open(&alone).await.expect("opened");
         assert_eq!(cache.given_up().await, [("b".to_owned(), 5 * 4096)]);
@@ -483,7 +485,8 @@ async fn a_lost_volume_can_be_removed_and_the_other_volumes_lose_nothing() {
     site.b.far.set_away(false);
     assert!(site.open(&both).await.is_err());
 
-    // Add b again: its content is that of the far volume, and it gets another region in the log.
+    // Add volume b again: its content is that of the far volume, and it gets another region in the
+    // log.
     take_in(&site.log, "b").await.expect("it was given up");
     let (cache, above) = site.open(&both).await.expect("opened");
     let asked = site.b.asked();
@@ -507,7 +510,7 @@ async fn data_of_a_removed_volume_does_not_return_while_the_log_still_has_it() {
     drop((cache, above));
     site.give_up("a").await;
     take_in(&site.log, "a").await.expect("it was given up");
-    // The log still has the discarded content of a, which must not be used, besides the new
+    // The log still has the discarded content of volume a, which must not be used, besides the new
     // content.
     let all = [("b", &site.b), ("c", &c), ("a", &site.a)];
     for _ in 0..2 {

@@ -41,7 +41,7 @@ struct Simulation {
     is_considerate: bool,
     /// The mean queueing delay in the last run, in seconds.
     mean_queue: f64,
-    /// The most bytes that one sender had in flight in the last run.
+    /// The maximum number of bytes that one sender had in flight in the last run.
     most_under_way: u64,
     /// The answers to come: the negated time in nanoseconds, since the heap returns the largest element
     /// first.

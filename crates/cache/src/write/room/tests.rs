@@ -130,7 +130,6 @@ async fn a_large_write_that_ends_in_busy_has_changed_no_block() {
     }
 }
 
-/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Done,

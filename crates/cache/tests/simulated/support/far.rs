@@ -97,12 +97,12 @@ impl Far {
         self.keeps_order.store(true, Ordering::SeqCst);
     }
 
-    /// Makes the answer to a "flush ahead" faster than other answers by this time.
+    /// Makes the answer to a "flush ahead" faster than other answers, by this duration.
     pub fn hurry_flushes(&self, by: Duration) {
         self.hurry_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Makes the answer to a write faster than other answers by this time.
+    /// Makes the answer to a write faster than other answers, by this duration.
     pub fn hurry_writes(&self, by: Duration) {
         self.hurry_writes_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }

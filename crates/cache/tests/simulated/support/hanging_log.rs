@@ -11,7 +11,6 @@ use volume::{
     MemVolume, Stack, Symptom, Volume,
 };
 
-/// A gateway whose log disk can hang and can lose its power.
 pub struct Site {
     pub gateway: Gateway,
     pub disk: Arc<CrashVolume>,

@@ -35,7 +35,6 @@ pub enum Mutation {
     OpeningNotFlushed,
     /// The frames of the log's index are written without waiting for them to be stable.
     IndexNotStable,
-    /// A destage round is not flushed.
     RoundNotFlushed,
     /// A discard that bypassed the log is not flushed.
     DiscardNotFlushed,
@@ -409,7 +408,8 @@ impl Volume for LogDisk {
     }
 
     fn flush(&self) -> Io<'_, ()> {
-        // Only an opening flushes the log; all other writes are stable writes.
+        // The cache flushes this log only while it opens it. Its other writes to the log are stable
+        // writes and need no flush.
         match self.mutation {
             Mutation::OpeningNotFlushed => Io::done(Ok(())),
             _ => self.disk.flush(),
@@ -517,5 +517,5 @@ impl Volume for Remote {
     }
 }
 
-/// Slots of the tier: the smallest number that a read tier may have.
+/// Number of slots of the tier: the smallest number that a read tier may have.
 const TIER_SLOTS: u64 = 64;

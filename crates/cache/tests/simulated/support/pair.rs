@@ -52,7 +52,7 @@ pub enum Nvram {
     SurvivesProcess,
 }
 
-/// One of the three links.
+/// One of the three links between the two gateways and the node.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {
     Gateways,

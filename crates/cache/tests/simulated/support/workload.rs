@@ -105,7 +105,8 @@ impl Script {
             dram_bytes: 128 << 10,
             nvram_bytes: 64 << 10,
             report,
-            // Half of the scripts with immediate report.
+            // Half of the scripts have an NVRAM that survives a power loss. Only immediate report
+            // uses it.
             nvram_survives: if seed & 2 == 0 {
                 NvramSurvival::PowerLoss
             } else {
