@@ -21,7 +21,7 @@ pub(crate) struct Background {
     next: Option<Instant>,
     /// The present load as a share of the link's rate.
     share: f64,
-    /// Time at which the present load ends and another one is drawn.
+    /// The generator draws the next load at this time.
     until: Instant,
 }
 
@@ -29,15 +29,15 @@ pub(crate) struct Background {
 /// From 40 bytes, a TCP acknowledgment, to 1500, the maximum of Ethernet.
 const LENGTHS: [(f64, u64, u64); 4] =
     [(0.50, 40, 44), (0.75, 44, 576), (0.99, 576, 1500), (1.00, 1500, 1501)];
-/// The share of TCP in the packets.
+/// The share of background packets that are TCP; the others are UDP.
 const TCP: f64 = 0.95;
 /// Standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (Outsourcing, Table 3).
 const DEVIATION: f64 = 0.08;
 /// Upper bound of the standard deviation as a share of the mean load, so that a load below zero is rare. With this
 /// bound, the deviation at a load of 20 % is the 9.8 Mbit/s of Outsourcing, Table 3.
 const DEVIATION_OF_MEAN: f64 = 1.0 / 3.0;
-/// Time for which a load lasts. The paper does not state it. With this value the losses of Outsourcing, Table 3, have
-/// the right order of magnitude.
+/// The generator draws a new load after this time. The paper does not state how long a load lasts. With this value the
+/// losses of Outsourcing, Table 3, have the right order of magnitude.
 const STEP: Duration = Duration::from_millis(100);
 /// Background packets that were due longer ago than this are not generated: they do not affect the present state of the
 /// queue.
@@ -48,7 +48,7 @@ impl Background {
         Self { dice, next: None, share: 0.0, until: now }
     }
 
-    /// Adds the packets that have arrived until `now` to the queue.
+    /// Generates the background packets up to `now`, and adds them to the queue.
     pub fn advance(
         &mut self,
         now: Instant,

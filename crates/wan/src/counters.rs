@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Counters since the direction was made. Lengths are those of IP packets, without overhead.
+/// Counters of one direction since it was created with the link. Lengths are those of IP packets,
+/// without overhead.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DirectionCounters {
     pub packets: u64,
     pub bytes: u64,
-    /// Packets that passed, duplicates not counted.
+    /// Packets that were neither lost nor dropped. A packet that was duplicated counts once.
     pub passed_packets: u64,
     pub passed_bytes: u64,
     pub lost: u64,
@@ -24,7 +25,7 @@ pub struct DirectionCounters {
     pub corrupted: u64,
     /// Maximum number of bytes on the wire and in the queue, with overhead.
     pub queue_most_bytes: u64,
-    /// Background traffic. In JSON, the fields of this value are fields of the struct.
+    /// In JSON, these counters are fields of the enclosing object.
     #[serde(flatten)]
     pub background: BackgroundCounters,
     /// Packets received from the sender, by length.
@@ -62,7 +63,7 @@ pub struct Lengths {
 const FRAME_HEADER: u64 = 14;
 
 impl Lengths {
-    /// Counts a packet with this length, including its IP header.
+    /// Counts one packet of `bytes` bytes, IP header included.
     pub(crate) fn count(&mut self, bytes: u64) {
         let class = match bytes + FRAME_HEADER {
             0..=64 => &mut self.to_64,

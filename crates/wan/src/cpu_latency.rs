@@ -11,7 +11,7 @@ use std::{
 /// takes longer to wake than the value written to it.
 const LATENCY: &str = "/dev/cpu_dma_latency";
 
-/// A request that idle processors stay awake, until it is dropped or the process ends.
+/// Keeps idle processors out of deep sleep states until this value is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct CpuLatencyRequest {
     _request: File,

@@ -33,14 +33,12 @@ pub struct LinkDirection {
     counters: DirectionCounters,
 }
 
-/// The decision about a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PacketFate {
     Lost(PacketDropCause),
     Passes(PacketDelivery),
 }
 
-/// The way in which a packet arrives.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PacketDelivery {
     pub at: Instant,
@@ -48,14 +46,13 @@ pub struct PacketDelivery {
     pub is_held_back: bool,
     /// True if the packet arrives twice.
     pub is_doubled: bool,
-    /// A bit of the packet is changed: this number modulo the number of its bits says which one.
+    /// If set, one bit of the packet is changed: the bit with this number, modulo the number of
+    /// bits after the IP header.
     pub changed_bit: Option<u64>,
 }
 
-/// The reason why a packet is lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PacketDropCause {
-    /// The packet exceeds the MTU.
     Mtu,
     Outage,
     Queue,
@@ -89,7 +86,6 @@ impl LinkDirection {
         })
     }
 
-    /// Returns the present settings.
     #[must_use]
     pub fn settings(&self) -> &DirectionSettings {
         &self.settings
@@ -115,7 +111,8 @@ impl LinkDirection {
         Ok(())
     }
 
-    /// Decides about a packet of this length, including its IP header. Time must not go back between calls.
+    /// Decides whether and when a packet of `bytes` bytes (IP header included) arrives. `now` must not go back between
+    /// calls.
     pub fn admit(&mut self, now: Instant, bytes: u64) -> PacketFate {
         self.counters.packets += 1;
         self.counters.bytes += bytes;
@@ -165,7 +162,8 @@ impl LinkDirection {
         );
     }
 
-    /// Returns the time when a packet has left the sender; `None` if the queue drops it.
+    /// Sends a packet over the wire, and returns the time when it has left the sender; `None` if
+    /// the queue drops it.
     fn send(&mut self, now: Instant, bytes: u64) -> Option<Instant> {
         let Some(rate) = self.settings.rate else { return Some(now) };
         self.advance(now);
@@ -212,7 +210,7 @@ mod tests {
         DirectionSettings::default()
     }
 
-    /// Returns the decisions about packets at equal intervals.
+    /// Returns the fates of `count` packets that are sent at equal intervals.
     fn fates(
         direction: &mut LinkDirection,
         start: Instant,

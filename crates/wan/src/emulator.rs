@@ -29,7 +29,7 @@ use crate::{
     timeliness::{Lateness, Timeliness},
 };
 
-/// Carries packets between two devices.
+/// The thread that carries packets between the devices at the two ends of a link.
 #[derive(Debug)]
 pub(crate) struct Emulator {
     /// The devices at the near end and at the far end.
@@ -37,7 +37,7 @@ pub(crate) struct Emulator {
     /// The directions from the near end to the far end, and back.
     pub lanes: [Lane; 2],
     pub orders: Receiver<EmulatorCommand>,
-    /// An event counter that is readable when there are commands.
+    /// An eventfd that is readable while `orders` has commands.
     pub wake: Arc<OwnedFd>,
     pub health: Timeliness,
     pub capture: Option<Capture>,
@@ -70,7 +70,6 @@ pub(crate) struct Lane {
 pub struct LinkReport {
     pub near_to_far: LaneReport,
     pub far_to_near: LaneReport,
-    /// How late packets were delivered.
     pub lateness: Lateness,
     /// The share of steal time of the processors; `None` if the machine does not report it.
     pub stolen: Option<f64>,
@@ -90,7 +89,7 @@ pub struct LaneReport {
     pub counters: DirectionCounters,
     /// Packets dropped for lack of memory; with netem, those beyond its limit.
     pub no_room: u64,
-    /// Packets of the device that are not valid IP packets.
+    /// Packets read from the sending end's device that are not valid IP packets.
     pub malformed: u64,
     /// Packets that the device at the receiving end has refused.
     pub refused: u64,
@@ -205,7 +204,7 @@ impl Emulator {
         }
     }
 
-    /// Executes commands. Returns true if the thread has to end.
+    /// Executes the commands in `orders`. Returns true if the thread has to end.
     fn obey(&mut self) -> bool {
         loop {
             match self.orders.try_recv() {
@@ -229,7 +228,8 @@ impl Emulator {
         }
     }
 
-    /// Delivers packets that have arrived to a device.
+    /// Writes the packets of this lane whose arrival time has come to the device at the receiving
+    /// end. Returns false if there was none.
     fn give(&mut self, lane: usize, head: &mut Vec<u8>) -> io::Result<bool> {
         for given in 0..GIVEN_AT_ONCE {
             let now = Instant::now();
@@ -255,7 +255,8 @@ impl Emulator {
         Ok(true)
     }
 
-    /// Receives packets from a device.
+    /// Reads packets from the device at the sending end of this lane. Returns false if there was
+    /// none.
     fn take(&mut self, lane: usize, buffer: &mut [u8]) -> io::Result<bool> {
         for taken in 0..TAKEN_AT_ONCE {
             match rustix::io::read(&self.devices[lane], &mut *buffer) {
@@ -268,7 +269,8 @@ impl Emulator {
         Ok(true)
     }
 
-    /// Sleeps until there is work.
+    /// Sleeps until a device has a packet, a packet in flight is due, or a command arrives; at most
+    /// for [`SLEEP`].
     fn sleep(&mut self) -> io::Result<()> {
         let now = Instant::now();
         self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
@@ -294,7 +296,7 @@ impl Emulator {
         Ok(())
     }
 
-    /// Returns the number of packets dropped for lack of memory since the start.
+    /// Returns the number of packets that were dropped for lack of memory since the link was made.
     fn no_room(&self) -> u64 {
         self.lanes.iter().map(|lane| lane.no_room).sum()
     }

@@ -9,16 +9,13 @@ use crate::LinkSettingsError;
 pub enum Error {
     #[error(transparent)]
     Settings(#[from] LinkSettingsError),
-    /// The name cannot be part of the name of a namespace.
     #[error("`{0}` is not a valid name for a link: 1 to 32 letters, digits, `-` and `_`")]
     Name(String),
     /// This process may not create network namespaces and devices.
     #[error("network namespaces and devices require root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
     Privilege,
-    /// `/dev/net/tun` cannot be opened.
     #[error("cannot open /dev/net/tun: {0}")]
     NoTun(io::Error),
-    /// The program `ip` is missing.
     #[error("the program `ip` (iproute2) is not installed")]
     NoIp,
     /// A link with this name is running.
@@ -33,7 +30,6 @@ pub enum Error {
     Foreign { namespace: String },
     #[error("`ip {arguments}` failed: {said}")]
     Ip { arguments: String, said: String },
-    /// The program `tc` is missing.
     #[error("the program `tc` (iproute2) is not installed")]
     NoTc,
     #[error("`tc {arguments}` failed: {said}")]
@@ -53,7 +49,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Makes an error of a system call.
+    /// Returns a function that makes an [`Error::System`] of an I/O error. `act` completes the
+    /// sentence "cannot ...".
     pub(crate) fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let act = act.into();
         move |error| Self::System { act, error }

@@ -31,7 +31,7 @@ pub struct Link {
     orders: Sender<EmulatorCommand>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
-    /// Dropped after the thread has ended and has closed its devices.
+    /// Removed last: dropping a link first ends the thread, which closes its devices.
     namespaces: [LinkNamespace; 2],
 }
 
@@ -39,9 +39,9 @@ pub struct Link {
 pub struct LinkOptions {
     /// The name: 1 to 32 letters, digits, `-` and `_`. The namespaces are `NAME-near` and `NAME-far`.
     pub name: String,
-    /// The settings from the near end to the far end, and back.
+    /// Both directions: from the near end to the far end, and back.
     pub settings: [DirectionSettings; 2],
-    /// The seed of loss and other random events. With the same seed the same packets have the same events.
+    /// The seed of losses and all other random decisions. The same seed selects the same packets again.
     pub seed: u64,
     /// A capture file (pcap) for the packets that arrive at either end.
     pub capture: Option<PathBuf>,
@@ -55,7 +55,8 @@ pub enum WanLinkEnd {
 
 /// The name of the device in both namespaces.
 pub const DEVICE: &str = "wan0";
-/// Time limit for a response of the thread, which reads commands in each iteration of its loop.
+/// Time limit for an answer of the emulator's thread, which reads its commands in each iteration of
+/// its loop.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Queue length of a device in packets: 60 ms of packets of 1500 bytes at 1 Gbit/s, so that only the link's own queue
 /// drops packets.
@@ -82,7 +83,6 @@ impl WanLinkEnd {
         }
     }
 
-    /// Returns the name of the end's namespace.
     #[must_use]
     pub fn namespace(self, link: &str) -> String {
         match self {
@@ -132,7 +132,8 @@ pub fn check(options: &LinkOptions) -> Result<(), Error> {
     vacant(options)
 }
 
-/// Checks that the namespaces of this name are valid and unused.
+/// Checks the link's name and the privileges, and that no running link and no other program has
+/// namespaces of this name. Namespaces that a killed link has left do not count.
 pub(crate) fn vacant(options: &LinkOptions) -> Result<(), Error> {
     check_name(&options.name)?;
     check_privilege()?;

@@ -28,13 +28,12 @@ const MARK: &str = "forebay-wan";
 
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum NamespaceOwner {
-    /// There is no namespace with this name.
     Absent,
     /// A running link, made by the process with this number.
     Running(u32),
     /// A link that has ended without removing the namespace.
     Left,
-    /// The namespace exists, but no link has made it.
+    /// A namespace of this name exists, but no link has made it.
     Other,
 }
 

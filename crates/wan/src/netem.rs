@@ -18,7 +18,7 @@ pub struct Netem {
     namespaces: [LinkNamespace; 2],
 }
 
-/// Possible paths of `tc`, like those of `ip`.
+/// Paths where `tc` may be: not every user's PATH has the folders of system programs.
 const PROGRAMS: [&str; 3] = ["tc", "/usr/sbin/tc", "/sbin/tc"];
 /// The rate of a link without a rate limit: more than a pair of devices carries on one machine.
 const FASTEST: u64 = 25_000_000_000;
@@ -27,15 +27,14 @@ const FASTEST: u64 = 25_000_000_000;
 const AT_ONCE: u64 = 2;
 /// Length of a UDP datagram without data.
 const SMALLEST_PACKET: u64 = 28;
-/// Smallest limit in packets: the default of netem.
+/// Smallest `limit` of netem in packets: its own default.
 const FEWEST: u32 = 1000;
-/// Largest limit in packets: 256 MiB of kernel memory for each direction, as with our own emulator, at 2 KiB
-/// for a packet of 1500 bytes. Packets beyond it are dropped.
+/// Largest `limit` of netem in packets: 256 MiB of kernel memory for each direction, as with our own emulator, at 2 KiB
+/// for a packet of 1500 bytes. netem drops packets beyond its limit.
 const MOST: u32 = (256 << 20) / (2 << 10);
-/// Bytes of an Ethernet frame that the kernel counts in addition to the IP packet.
+/// Length of an Ethernet header: the kernel counts these bytes in addition to the IP packet.
 const COUNTED: u64 = 14;
-/// The burst of the rate limit in packets of maximum length. The burst is small, so that packets leave one by
-/// one.
+/// tbf's `burst` in packets of maximum length. The burst is small, so that packets leave one by one.
 const SAVED_PACKETS: u64 = 2;
 
 impl Netem {
@@ -95,7 +94,8 @@ impl Netem {
             if old.mtu != new.mtu {
                 namespace.ip(&["link", "set", DEVICE, "mtu", &new.mtu.to_string()])?;
             }
-            // netem keeps parameters that a change does not mention, and the queue below it as well, so replace it.
+            // Delete netem and the queue below it, and make them again: a change of netem would keep
+            // parameters that it does not mention.
             tc(&["-n", namespace.name(), "qdisc", "del", "dev", DEVICE, "root"])?;
             set(namespace, &new)?;
             *old = new;
@@ -175,7 +175,8 @@ fn set(namespace: &LinkNamespace, settings: &DirectionSettings) -> Result<(), Er
     Ok(())
 }
 
-/// Returns the input of `tc qdisc`: netem first (loss, then the delay), below it the wire with its queue.
+/// Returns the input of `tc`, one line for each queueing discipline: netem first (loss, then the delay), below it tbf
+/// (the wire with its queue).
 fn lines(settings: &DirectionSettings) -> Vec<String> {
     let us = |time: Duration| format!("{}us", time.as_micros());
     let percent = |share: f64| format!("{}%", (share * 1e8).round() / 1e6);
@@ -216,8 +217,8 @@ fn lines(settings: &DirectionSettings) -> Vec<String> {
     vec![netem, tbf]
 }
 
-/// Returns netem's limit in packets: as many of the smallest packets as may be in flight and wait for the wire. netem
-/// drops packets beyond the limit, and counts them together with random losses.
+/// Returns netem's `limit` in packets: how many of the smallest packets can be in flight or wait for the wire. netem
+/// drops packets beyond its limit, and counts them together with random losses.
 fn limit(settings: &DirectionSettings) -> u32 {
     let bytes_per_second = u128::from(settings.rate.unwrap_or(FASTEST) / 8 * AT_ONCE);
     let on_the_way =
@@ -229,7 +230,8 @@ fn limit(settings: &DirectionSettings) -> u32 {
     u32::try_from(packets).unwrap_or(MOST).clamp(FEWEST, MOST)
 }
 
-/// Returns the reason why the packets that netem dropped cannot be attributed.
+/// Returns a reason to doubt the counted losses: netem also drops packets beyond its limit, and
+/// counts them together with random losses.
 fn doubt(settings: &DirectionSettings, lane: &LaneReport) -> Option<String> {
     let limit = limit(settings);
     if lane.no_room > 0 {

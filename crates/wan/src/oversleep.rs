@@ -4,31 +4,32 @@
 
 use std::time::Duration;
 
-/// An estimate that nine of ten sleeps do not exceed.
+/// Estimates how much later than requested a sleep ends. Nine of ten sleeps end within the
+/// estimate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Oversleep {
     estimate: Duration,
     most: Duration,
 }
 
-/// A sleep that is longer than the estimate raises the estimate by this.
+/// The estimate rises by this after a sleep that ended later than estimated.
 const UP: Duration = Duration::from_micros(9);
-/// A sleep that is shorter than the estimate lowers the estimate by this: a ninth of the raise, so that nine
-/// of ten sleeps are below it.
+/// The estimate falls by this after any other sleep: a ninth of [`UP`], so that nine of ten sleeps end within the
+/// estimate.
 const DOWN: Duration = Duration::from_micros(1);
 /// The longest time to stay awake for one packet. A longer delay means that the machine is busy, not that it wakes
 /// slowly, and staying awake would take time from other programs.
 const MOST: Duration = Duration::from_micros(150);
 
 impl Oversleep {
-    /// Starts with zero. With one processor the estimate stays zero, because staying awake would keep the processor
-    /// from the programs at the ends.
+    /// Starts with an estimate of zero. With one processor the estimate stays zero, because staying awake would keep
+    /// the processor from the programs at the ends.
     pub fn new(processors: usize) -> Self {
         let most = if processors > 1 { MOST } else { Duration::ZERO };
         Self { estimate: Duration::ZERO, most }
     }
 
-    /// Returns the time by which to wake earlier.
+    /// Returns how much earlier than needed a sleep has to end.
     pub fn estimate(self) -> Duration {
         self.estimate
     }

@@ -9,7 +9,7 @@ pub(crate) const OFFLOAD_HEADER: usize = 10;
 /// Longest packet of a device: the offload header, an IPv6 header, and the maximum of the length field of IPv6.
 pub(crate) const LONGEST: usize = OFFLOAD_HEADER + 40 + 65_535;
 
-/// One packet that was read from a device, with one or more segments.
+/// A packet that the emulator has read from a device, with one or more segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     /// The packet with its offload header.
@@ -50,7 +50,6 @@ const UDP_CHECKSUM: usize = 6;
 /// TCP flags that only the first segment may have, and flags that only the last segment may have.
 const CWR: u8 = 0x80;
 const FIN_PSH: u8 = 0x09;
-/// The protocol number of TCP.
 const TCP: u32 = 6;
 
 impl Packet {
@@ -91,8 +90,8 @@ impl Packet {
         bytes as u64
     }
 
-    /// Returns some of the segments as one packet for the device. `head` receives the headers. The result is
-    /// the headers and the data.
+    /// Returns the segments in `run` as one packet for the device: its headers and its data. The headers of a part of a
+    /// packet are written to `head`.
     pub fn run<'a>(&'a self, run: Range<usize>, head: &'a mut Vec<u8>) -> [&'a [u8]; 2] {
         let Some(split) = self.split.filter(|_| run != (0..self.segments())) else {
             return [&self.bytes, &[]];
@@ -130,7 +129,7 @@ impl Packet {
         self.bytes.len() - OFFLOAD_HEADER - split.headers
     }
 
-    /// Returns the range of the data of some segments.
+    /// Returns the byte range of the data of the segments in `run`, within the data of the packet.
     fn part(&self, split: &Split, run: Range<usize>) -> Range<usize> {
         let end = self.data(split);
         (run.start * split.size).min(end)..(run.end * split.size).min(end)

@@ -9,7 +9,6 @@ use std::{
 
 use crate::packet::Packet;
 
-/// Packets in flight in one direction.
 #[derive(Debug, Default)]
 pub(crate) struct PacketsInFlight {
     heap: BinaryHeap<Reverse<Arriving>>,
@@ -24,7 +23,8 @@ pub(crate) struct Arriving {
     pub at: Instant,
     pub packet: Packet,
     pub run: Range<usize>,
-    /// The changed bit; only with a run of one segment.
+    /// The number of the bit to change (see [`Packet::changed`]). Set only if `run` is a single
+    /// segment.
     pub changed_bit: Option<u64>,
     /// Number of the packet in the order of sending. Among packets with the same arrival, the lowest number arrives
     /// first.
@@ -36,7 +36,8 @@ pub(crate) struct Arriving {
 const MOST_BYTES: u64 = 256 << 20;
 
 impl PacketsInFlight {
-    /// Adds segments. Returns false and adds nothing if there is no room.
+    /// Adds the segments `run` of a packet, which arrive at the time `at`. Returns false and adds
+    /// nothing if more than [`MOST_BYTES`] would be in flight.
     pub fn begin(
         &mut self,
         at: Instant,
@@ -55,12 +56,12 @@ impl PacketsInFlight {
         true
     }
 
-    /// Returns the time at which the next segments arrive.
+    /// Returns the time at which the first segments in flight arrive; `None` if there are none.
     pub fn next(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse(first)| first.at)
     }
 
-    /// Returns the next segments that have arrived.
+    /// Removes and returns the first segments in flight, if they have arrived by `now`.
     pub fn arrive(&mut self, now: Instant) -> Option<Arriving> {
         if self.next()? > now {
             return None;

@@ -9,7 +9,7 @@ use sim::Rng;
 pub(crate) struct RandomStream(Rng);
 
 impl RandomStream {
-    /// Returns a stream that is independent of the later values of `rng`.
+    /// Seeds a stream with one number of `rng`. Later numbers of `rng` do not affect the stream.
     pub fn of(rng: &mut Rng) -> Self {
         Self(rng.fork())
     }
@@ -19,7 +19,6 @@ impl RandomStream {
         self.0.share()
     }
 
-    /// Returns true with this probability.
     pub fn hits(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }

@@ -38,7 +38,8 @@ pub struct DirectionSettings {
     pub corrupt: f64,
     /// Background traffic as a share of the rate: 0 to 0.75.
     pub background: f64,
-    /// False during an outage, when all packets that are sent are lost. Packets in flight arrive.
+    /// False during an outage: all packets that are sent then are lost, and packets in flight still
+    /// arrive.
     pub is_up: bool,
 }
 

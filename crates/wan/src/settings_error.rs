@@ -3,7 +3,6 @@
 /// An invalid setting. No setting was changed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LinkSettingsError {
-    /// A number is out of range.
     #[error("{setting} of {value} is out of range: it must be {range}")]
     Range {
         /// The name of the setting in messages.

@@ -8,7 +8,7 @@ use std::{
     os::unix::fs::OpenOptionsExt,
 };
 
-/// Opens the device that makes TUN devices.
+/// Opens `/dev/net/tun`, with which [`make_tun`] makes a device.
 pub(crate) fn open_tun() -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC);

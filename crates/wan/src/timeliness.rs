@@ -6,12 +6,13 @@ use std::{fs, time::Duration};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// Lateness, steal time and dropped packets since the judgment began.
+/// Measures lateness, steal time and dropped packets of a run, to judge whether its results can be
+/// trusted.
 #[derive(Debug)]
 pub(crate) struct Timeliness {
     late: Histogram<u64>,
     begun: Option<Ticks>,
-    /// Packets that had been dropped for lack of memory when the judgment began.
+    /// Packets dropped for lack of memory before the measurement began.
     no_room: u64,
 }
 
@@ -25,19 +26,22 @@ pub struct Lateness {
     pub max_us: f64,
 }
 
-/// Maximum median of the lateness for a trustworthy run.
+/// A run is tainted if the median of the lateness exceeds this.
 const LATE_MEDIAN_US: f64 = 100.0;
-/// Maximum of the 99th percentile for a trustworthy run.
+/// A run is tainted if the 99th percentile of the lateness exceeds this.
 const LATE_P99_US: f64 = 1000.0;
-/// Maximum share of steal time for a trustworthy run. Above it, gaps of 5 to 50 ms were seen.
+/// A run is tainted if the host takes a larger share of the processors' time (steal time). Above
+/// it, gaps of 5 to 50 ms were seen.
 const STOLEN: f64 = 0.01;
-/// Upper bound of the histogram: no packet is later than its longest time in flight.
+/// Upper bound of the histogram of the lateness: no packet is later than its longest time in
+/// flight.
 const LATEST: Duration = Duration::from_secs(20);
 
 impl Timeliness {
-    /// Starts a judgment. `no_room`: packets dropped for lack of memory before it.
+    /// Begins a measurement. `no_room` is the number of packets dropped for lack of memory before
+    /// it.
     pub fn since(no_room: u64) -> Self {
-        // Two digits: an accuracy of one per cent is enough, and takes 20 KiB.
+        // Two significant digits: an accuracy of one per cent is enough, and takes 20 KiB.
         let late = Histogram::new_with_bounds(1, LATEST.as_nanos() as u64, 2)
             .expect("bounds that a histogram can have");
         Self { late, begun: Ticks::now(), no_room }
@@ -61,7 +65,8 @@ impl Timeliness {
         }
     }
 
-    /// Returns the share of steal time; `None` if the machine does not report it.
+    /// Returns the share of steal time since the measurement began; `None` if the machine does not
+    /// report it.
     pub fn stolen(&self) -> Option<f64> {
         let (begun, now) = (self.begun?, Ticks::now()?);
         let all = now.all.checked_sub(begun.all).filter(|all| *all > 0)?;

@@ -25,7 +25,7 @@ use wan::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// Much longer than any step of these tests takes.
+/// Time limit of one step of a test. The slowest step takes a small part of it.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns the options of a link with a unique name. Prints a message and returns `None` if links are not
@@ -233,7 +233,7 @@ fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
                     thread::sleep(MS / 4);
                 }
             }
-            // Each of these packets means the end. Some of them may be lost.
+            // This number ends the receiver. Send it repeatedly, since some packets may be lost.
             (0..20).for_each(|_| drop(socket.send_to(&u32::MAX.to_be_bytes(), far)));
         });
         receiver.join().unwrap()
