@@ -10,14 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, ensure};
 use rustix::thread::CpuSet;
 
-/// The CPU on which servers run.
 pub const SERVER_CPU: usize = 0;
 
-/// The CPU on which load generators run.
 pub const CLIENT_CPU: usize = 1;
 
-/// Fails unless the user is root. `command` is the name of the command that makes network
-/// namespaces.
+/// Fails unless the user is root. The error names `command`, which makes network namespaces.
 pub fn require_root(command: &str) -> Result<()> {
     let is_root = rustix::process::geteuid().is_root();
     ensure!(is_root, "{command} makes network namespaces: run it as root");
@@ -142,8 +139,8 @@ impl BenchProcessUsage {
     }
 }
 
-/// CPU time of all programs on this machine, and of this process and the programs that it started.
-/// The difference, CPU time of other programs, disturbs a measurement.
+/// CPU time of all programs on this machine, and the part of this process and the programs that it
+/// started. The rest is CPU time of other programs, which disturbs a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Others {
     all_ns: u64,
@@ -183,7 +180,6 @@ fn programs_ticks(stat: &str) -> Option<u64> {
     (0..3).map(|_| fields.next()?.parse::<u64>().ok()).sum()
 }
 
-/// Returns the child processes of all threads of a process.
 fn children(process: u32) -> Result<Vec<u32>> {
     let mut found = vec![];
     for task in fs::read_dir(format!("/proc/{process}/task"))? {

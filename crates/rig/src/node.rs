@@ -43,8 +43,8 @@ pub enum TestProcessPriority {
     Pinned,
 }
 
-/// Returns the figures of the layer with this name of the first unit in the JSON of `forebay
-/// status`.
+/// Takes from the JSON of `forebay status` the figures of the layer `layer` in the stack of the
+/// first unit.
 pub fn layer_figures<'a>(status: &'a Value, layer: &str) -> Result<&'a Value> {
     let layers = status.pointer("/targets/0/units/0/layers").and_then(Value::as_array);
     let wanted = layers.into_iter().flatten().find(|known| known["layer"] == layer);
@@ -268,8 +268,7 @@ impl ServeProcess {
     }
 }
 
-/// A relay to an address: `forebay link`, an emulated link of 1 Gbit/s with a delay, or `forebay
-/// tunnel`.
+/// A running relay: `forebay link` (an emulated link of 1 Gbit/s with a delay) or `forebay tunnel`.
 pub struct RelayProcess {
     process: LoggedProgram,
     address: SocketAddr,
@@ -362,7 +361,7 @@ fn addresses(line: &str) -> Option<Vec<SocketAddr>> {
     (!addresses.is_empty()).then_some(addresses)
 }
 
-/// Returns the path of the events of the process with these settings.
+/// Returns the path of the events file of the process whose settings file is `settings`.
 fn events_of(settings: &Path) -> PathBuf {
     settings.with_extension("events")
 }

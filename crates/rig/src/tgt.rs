@@ -26,7 +26,6 @@ pub const LUN: u8 = 1;
 /// Settings of a tgtd with one unit.
 #[derive(Clone, Copy, Debug)]
 pub struct TgtPlan<'a> {
-    /// Address and port of the portal.
     pub portal: &'a str,
     /// Distinguishes the daemons of one process, 0 to 15. Each has its own control channel.
     pub number: u8,
@@ -46,7 +45,7 @@ pub struct TgtServer {
     process: LoggedProgram,
     url: String,
     tool: PathBuf,
-    /// The number of the control channel.
+    /// The number of the control channel, with which tgtadm reaches this daemon.
     control: String,
 }
 
@@ -117,7 +116,6 @@ impl TgtServer {
         self.process.id()
     }
 
-    /// The URL of the unit.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -169,7 +167,6 @@ impl ReferenceTgtd {
         self.server.id()
     }
 
-    /// The portal of the target.
     pub fn portal(&self) -> SocketAddr {
         self.portal
     }
