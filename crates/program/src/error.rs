@@ -19,7 +19,6 @@ pub enum Error {
         /// The last lines that the program printed.
         said: String,
     },
-    /// The program took too long.
     #[error("{name} was not {what} within {} s", .limit.as_secs())]
     Late {
         name: String,
@@ -43,7 +42,7 @@ fn after(said: &str) -> String {
 }
 
 impl Error {
-    /// Returns a function that makes an error of a failed system call.
+    /// Returns a function that makes an [`Error::System`] of a failed system call.
     pub fn system(act: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let act = act.into();
         move |error| Self::System { act, error }

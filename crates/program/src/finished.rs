@@ -36,7 +36,7 @@ impl ProgramResult {
         self.status.and_then(|status| status.code())
     }
 
-    /// Describes the end for a report.
+    /// Describes for a report how the program ended.
     #[must_use]
     pub fn ending(&self) -> String {
         match self.status {

@@ -198,7 +198,6 @@ impl LoggedProgram {
     }
 }
 
-/// Returns the last lines of a log.
 fn tail(events: &Path) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(events)?;

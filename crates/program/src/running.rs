@@ -44,7 +44,8 @@ impl RunningProgram {
         let starter = std::process::id();
         let tie = move || {
             set_parent_process_death_signal(Some(when_we_die))?;
-            // If the starter has already ended, the signal was not sent: so check the parent.
+            // If the thread that started this program has already ended, no signal was sent: so
+            // check the parent.
             let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
             if parent.is_some_and(|parent| parent.cast_unsigned() == starter) {
                 return Ok(());

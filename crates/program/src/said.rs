@@ -47,7 +47,8 @@ impl Said {
     pub fn text(&self) -> io::Result<String> {
         let length = self.0.metadata()?.len();
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-        // Read at an offset of our own: the program writes at the offset of the file.
+        // Read with an explicit offset: the program writes at the offset of the file, which both
+        // share.
         self.0.read_exact_at(&mut bytes, 0)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
