@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 /// this machine or behind an emulated link.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The most requests of one login. A login that needs more is broken.
+/// Maximum number of requests in one login. A login that needs more is broken.
 const MAX_REQUESTS: usize = 5;
 
 /// The target and unit that a session logs in to, and the parameters that it proposes.
@@ -80,7 +80,7 @@ impl Default for Negotiated {
     }
 }
 
-/// A connection in full feature phase, with its position in the sequence numbers.
+/// A connection in full feature phase, with its sequence numbers.
 pub struct LoadClientConnection {
     pub socket: TcpStream,
     pub negotiated: Negotiated,

@@ -60,7 +60,7 @@ struct Slot {
     sent: Instant,
 }
 
-/// The kind of data that the next bytes of the input are.
+/// The part of a PDU that is received next.
 enum Reading {
     Header,
     /// A part of a data segment: `left` bytes of data are missing, then `trailer` bytes of padding

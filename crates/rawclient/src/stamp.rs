@@ -1,7 +1,6 @@
 //! Fills blocks with stamps and checks them. A stamp shows the LBA and the version of the block,
 //! and each of its words depends on both.
 
-/// Fills a block with the stamp of `version` of block `lba`.
 pub fn fill(block: &mut [u8], lba: u64, version: u64) {
     let mut state = seed(lba, version);
     let (head, body) = block.split_at_mut(16);

@@ -12,8 +12,8 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 /// While more bytes of headers than this wait to be sent, no new commands are queued.
 const MAX_HEADERS: usize = 1 << 20;
 
-/// The most pieces in one system call. IOV_MAX would permit 1024, but more than this made no
-/// difference.
+/// Maximum number of pieces in one system call. IOV_MAX would permit 1024, but more than this made
+/// no difference.
 const MAX_PIECES: usize = 256;
 
 /// If a peer sends nothing for this number of seconds, it is considered dead.
