@@ -87,8 +87,8 @@ impl Workload for Bonnie {
             let own = OwnedFolder::make(all.path(), &process.to_string(), 0)?;
             let ran = self.process(own.path(), run.seed, together.is_some());
             if let (Err(_), Some(together)) = (&ran, &together) {
-                // This process has failed. Remove the semaphores: the other processes would wait
-                // for it there.
+                // This process has failed. Remove the semaphores, or the other processes would wait
+                // for it.
                 together.remove();
             }
             ran
@@ -140,7 +140,7 @@ impl Drop for Together {
     }
 }
 
-/// Returns the command `bonnie++`, with the option with which it runs as root.
+/// Returns a command that runs `bonnie++`. As root, it needs the option `-u`.
 fn bonnie() -> Result<Command, Error> {
     let mut command = Command::new(TOOL.find()?);
     if rustix::process::geteuid().is_root() {

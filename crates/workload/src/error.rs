@@ -21,13 +21,12 @@ pub enum Error {
     /// The location does not exist. The workload has changed nothing.
     #[error("{0}")]
     Absent(String),
-    /// The device is in use. The workload has changed nothing.
+    /// The device is mounted or part of another device. The workload has changed nothing.
     #[error("{} is in use: mounted, or part of another device", .0.display())]
     InUse(PathBuf),
     /// A setting is wrong. The workload has changed nothing.
     #[error("{0}")]
     Settings(String),
-    /// The location does not have enough space.
     #[error("{needed} bytes are needed, and {free} are free")]
     Space {
         /// Number of bytes that the workload needs.
@@ -47,7 +46,6 @@ pub enum Error {
         /// The last lines of the program's output.
         said: String,
     },
-    /// A program exceeded its time limit and was killed.
     #[error("{program} did not end within {} s", .limit.as_secs())]
     Late { program: String, limit: Duration },
     /// The caller has stopped the workload.
@@ -80,7 +78,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns an [`Error::Settings`] with this reason.
     pub(crate) fn wrong_setting(why: &str) -> Result<(), Self> {
         Err(Self::Settings(why.to_owned()))
     }

@@ -10,7 +10,7 @@ use rustix::fs::statvfs;
 
 use crate::Error;
 
-/// A folder of a workload. Dropping the value removes the folder with its content.
+/// A folder that a workload has made. Dropping the value removes the folder with its content.
 pub(crate) struct OwnedFolder(PathBuf);
 
 impl OwnedFolder {

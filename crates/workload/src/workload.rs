@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{Error, Tool, WorkloadLocation, WorkloadResult};
 
-/// A workload with its settings.
+/// A workload of the laboratory. The settings of each workload implement this trait.
 pub trait Workload {
     /// Returns the programs that the workload needs.
     fn needs(&self) -> Vec<Tool>;

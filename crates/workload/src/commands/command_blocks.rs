@@ -8,8 +8,8 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 use super::block_pattern::CommandBlockPattern;
 use crate::{Error, WorkloadRun, remote_unit::failed};
 
-/// The used part of the volume. It is divided into blocks of one command each, and the number of
-/// writes to each block is known.
+/// The part of the volume that the workload uses, in blocks of one command each. It knows how often
+/// each block was written.
 pub(super) struct CommandBlocks<'a> {
     volume: &'a dyn Volume,
     block: u32,

@@ -118,7 +118,6 @@ impl MicroStore {
         .map_err(|error| self.failed("read", at, into.len(), error))
     }
 
-    /// Writes all of `bytes` at offset `at`.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         match self {
             Self::File { file, .. } => file.write_all_at(bytes, at),

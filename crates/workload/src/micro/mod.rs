@@ -64,7 +64,6 @@ pub struct Micro {
     pub keep: bool,
 }
 
-/// The kind of the measured requests.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum MicroAccess {
@@ -74,7 +73,6 @@ pub enum MicroAccess {
     Write,
 }
 
-/// The order in which requests access the blocks.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum MicroAccessPattern {

@@ -20,7 +20,6 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FBMICRO1");
 /// Length of one write while the set is filled. It is large, so that a kernel or initiator has many requests in flight.
 const PIECE: usize = 4 << 20;
 
-/// A working set whose blocks all have verifiable content.
 pub(super) struct Set<'a> {
     store: &'a MicroStore,
     /// The seed of the content, chosen by the run that filled the set.
@@ -31,7 +30,7 @@ pub(super) struct Set<'a> {
 }
 
 impl<'a> Set<'a> {
-    /// Returns the bytes on the storage that a set of this size takes, with its label.
+    /// Returns how many bytes a working set of `bytes` bytes takes on the storage, with its label.
     pub(super) const fn takes(bytes: u64) -> u64 {
         START + bytes
     }
@@ -65,7 +64,7 @@ impl<'a> Set<'a> {
         }
     }
 
-    /// Fills the set: each block gets version 0.
+    /// Fills the set: writes version 0 of each block.
     fn filled(self, progress: &dyn Fn(f64)) -> Result<Self, Error> {
         // Until the set is complete, its label says that it is empty. Otherwise an interrupted run
         // could leave an old label with new content.

@@ -83,7 +83,6 @@ cp src/main.c src/other.c
 /// their checksums.
 const END: &str = "rm -rf tmp\ncat doc/* | cksum\ntar --format=ustar --mtime=@0 --owner=0 --group=0 --sort=name -cf kept.tar src doc\n";
 
-/// Returns the text of script number `number`.
 pub(super) fn write(seed: u64, number: u32, rounds: u32) -> String {
     let mut rng = Rng::new(seed ^ u64::from(number).rotate_left(32));
     let mut script = BEGIN.replace("SEED", &rng.below(10_000).to_string());

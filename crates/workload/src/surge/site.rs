@@ -24,8 +24,8 @@ const IN_FOLDER: u32 = 1000;
 pub(super) const PIECE: usize = 16 * 1024;
 /// Maximum number of bytes of one write. It is large because each write may be synchronous.
 const BUFFER: usize = 256 * 1024;
-/// A position in the stack is drawn, and the next file is chosen among it and this many neighbours
-/// on either side.
+/// The model draws a position in the stack of recently requested files. It chooses the next file
+/// among the one there and this many neighbours on either side.
 const WINDOW: usize = 5;
 
 /// The sizes of the files, by number, and the seed of their content.
@@ -56,13 +56,11 @@ impl SurgeSite {
         format!("{}/{file}", file / IN_FOLDER)
     }
 
-    /// Returns a generator for the content of a file.
     pub(super) fn content(&self, file: u32) -> SurgeFileContent {
         let seed = Rng::new(self.seed ^ (u64::from(file) + 1).rotate_left(24)).next_u64();
         SurgeFileContent { rng: Rng::new(seed), left: self.size(file), piece: vec![0; PIECE] }
     }
 
-    /// Writes all files of the site to a folder.
     pub(super) fn write(&self, folder: &Path, progress: &dyn Fn(f64)) -> Result<(), Error> {
         let failed = |path: &PathBuf| Error::system(format!("write {}", path.display()));
         for file in 0..self.sizes.len() as u32 {

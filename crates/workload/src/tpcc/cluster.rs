@@ -127,7 +127,6 @@ impl Cluster {
         }
     }
 
-    /// Removes the files of the cluster.
     pub(super) fn remove(self) -> Result<(), Error> {
         let Self { server, data, sockets, .. } = self;
         drop(server);

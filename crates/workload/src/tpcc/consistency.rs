@@ -40,7 +40,7 @@ pub(super) fn check(client: &mut Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Totals of all committed transactions, as computed from the tables.
+/// Numbers of committed orders and payments, counted in the tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Count {
     orders: i64,

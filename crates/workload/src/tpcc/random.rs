@@ -57,7 +57,7 @@ impl TpccRandom {
         x + self.0.below(u64::from(y - x) + 1) as u32
     }
 
-    /// Returns true in this percentage of cases.
+    /// Returns true in `percent` of a hundred cases.
     pub(super) fn percent(&mut self, percent: u32) -> bool {
         self.0.chance(percent)
     }
@@ -72,7 +72,6 @@ impl TpccRandom {
         (((self.within(0, a) | self.within(x, y)) + c) % (y - x + 1)) + x
     }
 
-    /// Returns a string of `least` to `most` random letters.
     pub(super) fn letters(&mut self, least: u32, most: u32) -> String {
         (0..self.within(least, most))
             .map(|_| char::from(LETTERS[self.0.below(26) as usize]))

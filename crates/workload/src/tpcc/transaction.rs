@@ -45,7 +45,6 @@ impl TransactionKind {
 /// A parameter of an SQL statement.
 type Value<'a> = &'a (dyn ToSql + Sync);
 
-/// How a transaction ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum TransactionEnding {
     Committed,

@@ -55,7 +55,6 @@ pub struct TraceEvents {
 }
 
 impl TraceEvents {
-    /// Number of requests of the whole trace.
     pub const REQUESTS: u64 = 230_370;
     /// Bytes of a request: four sectors.
     pub const BLOCK_BYTES: u32 = 2048;
