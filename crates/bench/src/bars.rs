@@ -7,14 +7,12 @@ use crate::plan::{loads, servers};
 /// The limit of a performance bar: a bound on the median of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// The median must be at least this.
     Least(f64),
-    /// The median must be at most this.
     Most(f64),
 }
 
 impl Limit {
-    /// Returns true if a median is within the bound.
+    /// Returns true if a median keeps this limit.
     pub fn holds(self, median: f64) -> bool {
         match self {
             Limit::Least(limit) => median >= limit,

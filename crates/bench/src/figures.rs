@@ -52,7 +52,8 @@ pub fn short(number: f64) -> String {
 /// A function that returns one metric of a point, such as its median latency.
 pub type PointMetric = fn(&BenchPoint) -> f64;
 
-/// All points of a run, and values that belong to no load.
+/// The measured points of all loads and servers, and values that belong to no load, such as the
+/// peak memory of a process.
 #[derive(Default)]
 pub struct BenchFigures {
     points: Vec<(&'static str, &'static str, Vec<BenchPoint>)>,
@@ -80,7 +81,8 @@ impl BenchFigures {
         format!("{} of {all} points were disturbed by other work on the machine", self.disturbed)
     }
 
-    /// Adds a value of one round that belongs to no load.
+    /// Adds one round's value of a figure that belongs to no load, such as the peak memory of a
+    /// process.
     pub fn add_single(&mut self, name: &'static str, number: f64) {
         match self.single.iter_mut().find(|(n, _)| *n == name) {
             Some((_, numbers)) => numbers.push(number),
@@ -94,7 +96,7 @@ impl BenchFigures {
         points.map(|(_, _, points)| Samples(points.iter().map(part).collect()))
     }
 
-    /// Returns a value that belongs to no load, for each round.
+    /// Returns the values of a figure that belongs to no load, one for each round.
     pub fn single(&self, name: &str) -> Option<Samples> {
         let numbers = self.single.iter().find(|(n, _)| *n == name);
         numbers.map(|(_, numbers)| Samples(numbers.clone()))

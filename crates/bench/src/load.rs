@@ -34,13 +34,12 @@ pub struct BenchLoad {
     /// True to use CRC32C header and data digests.
     pub digests: bool,
     pub sessions: usize,
-    /// Connections of each session.
     pub connections: u16,
     /// The error recovery level.
     pub level: u8,
 }
 
-/// The data of writes. All writes of a load have the same.
+/// The data that writes carry. It is the same for all writes of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BenchPayload {
     /// All bytes of the data are equal.
@@ -128,7 +127,6 @@ impl BenchLoad {
 pub struct BenchPoint {
     /// Number of commands that were answered in the measured time.
     pub operations: u64,
-    /// The length of the measurement.
     pub time: Duration,
     /// Latency histogram in nanoseconds: from sending a command to its response.
     pub latency: Histogram<u64>,

@@ -18,7 +18,6 @@ pub mod loads {
     pub const FEW: &str = "4 KiB random reads, 4 sessions at depth 64";
     pub const MANY: &str = "4 KiB random reads, 64 sessions at depth 4";
     pub const STREAM_OF_ONE: &str = "128 KiB reads in order, depth 32";
-    /// One session with four connections.
     pub const STREAM_OF_FOUR: &str = "128 KiB reads in order, 4 connections at depth 8";
     pub const DURABLE_1: &str = "4 KiB durable writes, depth 1";
     pub const DURABLE_32: &str = "4 KiB durable writes, depth 32";
@@ -41,7 +40,6 @@ pub mod servers {
     /// The bare TCP program with 256 MiB of memory, as much as a target's volume has. It answers
     /// reads from that memory, and copies the payload of writes to it.
     pub const RAW_MEMORY: &str = "bare TCP, 256 MiB";
-    /// The bare TCP program with one thread for all connections.
     pub const RAW_TOGETHER: &str = "bare TCP, one thread";
     /// The bare TCP program with one thread and 256 MiB of memory, divided equally among the
     /// connections.
@@ -57,9 +55,7 @@ pub mod servers {
     pub const POLLING: &str = "forebay, polling";
     /// A gateway whose node is behind a link of 4 ms.
     pub const GATEWAY: &str = "forebay gateway";
-    /// A gateway that destages without a pause.
     pub const GATEWAY_DESTAGING: &str = "forebay gateway, destaging";
-    /// A gateway with an encrypted log.
     pub const GATEWAY_SEALED: &str = "forebay gateway, log encrypted";
     /// A gateway without a cache, connected to its target over loopback. The CPU time is that of
     /// both processes.

@@ -135,7 +135,6 @@ const RUNS: [BenchPostmarkRun; 16] = [
 
 #[derive(Clone, Copy, Debug)]
 struct BenchPostmarkResult {
-    /// The run time of PostMark.
     time: Duration,
     /// Traffic on the link in both directions, until the node has all data. `None` without a link.
     traffic: Option<BenchPostmarkTraffic>,
@@ -362,7 +361,7 @@ fn bars(taken: &[(BenchPostmarkRun, BenchPostmarkResult)]) -> (Vec<Vec<String>>,
     (rows, held)
 }
 
-/// The limit of a bar.
+/// The limit of a performance bar: the measured ratio must be at least or at most this.
 enum Bound {
     Least(f64),
     Most(f64),

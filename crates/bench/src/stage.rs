@@ -61,7 +61,6 @@ pub struct BenchServers {
     file: OnceCell<Appender>,
 }
 
-/// A gateway, its link and its node.
 struct BenchGateway {
     near: ServeProcess,
     far: ClientLogin,
@@ -372,7 +371,6 @@ fn tgt_login(tgt: &ReferenceTgtd) -> ClientLogin {
     ClientLogin::new(tgt.portal(), tgt::NAME, tgt::LUN)
 }
 
-/// Returns the index of a server in [`REMOTES`].
 fn remote(server: &str) -> Option<usize> {
     REMOTES.iter().position(|(name, ..)| *name == server)
 }

@@ -19,7 +19,6 @@ use workload::{TraceEvent, TraceEvents, TraceQueue};
 
 use crate::load::histogram;
 
-/// The speed at which a trace is replayed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BenchTracePace {
     /// Seconds of the trace per second of the replay.
@@ -37,9 +36,10 @@ impl BenchTracePace {
 /// Number of logical blocks of the target (512 bytes) in one block of the trace.
 const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
 
-/// The thread busy-waits for this time before a request is due. Otherwise the latency would include
-/// the wake-up of an idle processor, which takes about as long in a virtual machine and is not the
-/// server's. The processors stay warm, too, for all servers alike.
+/// The thread busy-waits for this time before a request is due. If it slept, the latency would
+/// include the wake-up of an idle processor, which takes about as long in a virtual machine and is
+/// not the server's. The busy-waiting also keeps the processors out of sleep states, alike for all
+/// servers.
 const AWAKE: Duration = Duration::from_micros(150);
 /// A response that takes longer than this is an error.
 const SILENCE: Duration = Duration::from_secs(30);

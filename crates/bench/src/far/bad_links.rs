@@ -61,7 +61,6 @@ const MEMORY: u64 = 192 << 20;
 /// The size of each log in bytes. With such a small log, the rate of writes soon depends on
 /// destage.
 const LOG_BYTES: u64 = 64 << 20;
-/// The number of gateways that share a link.
 const SHARING: u8 = 8;
 /// The maximum ratio between the throughputs of two gateways that share a link.
 const UNEVEN: f64 = 2.0;

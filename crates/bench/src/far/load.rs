@@ -18,13 +18,11 @@ use crate::load::histogram;
 pub struct FarLoadResult {
     /// Bytes of data of all answered commands.
     pub bytes: u64,
-    /// The length of the measurement.
     pub time: Duration,
     /// Latencies of the commands in nanoseconds. Empty for the bulk TCP stream.
     pub latency: Histogram<u64>,
 }
 
-/// The order in which a load accesses addresses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FarAddressOrder {
     /// Ascending addresses without gaps.
@@ -47,12 +45,10 @@ pub struct FarLoad {
 }
 
 impl FarLoad {
-    /// Makes a load of reads of `bytes` each.
     pub fn read(order: FarAddressOrder, bytes: u32, depth: usize, range: Range<u64>) -> FarLoad {
         FarLoad { write: false, order, bytes, depth, fua: false, range }
     }
 
-    /// Makes a load of sequential writes of `bytes` each.
     pub fn write(bytes: u32, depth: usize, range: Range<u64>) -> FarLoad {
         FarLoad { write: true, order: FarAddressOrder::Sequential, bytes, depth, fua: false, range }
     }

@@ -24,7 +24,7 @@ const LEAST_RANGE_BYTES: u64 = 128 << 20;
 const NAME: &str = "iqn.2026-11.forebay.bench:far";
 const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 
-/// Describes the node of a site; measurements need different nodes.
+/// The properties in which the nodes of the measurements differ.
 #[derive(Clone, Copy, Debug)]
 pub struct FarNodeSpec<'a> {
     /// The TCP congestion control of the node and of the gateways.

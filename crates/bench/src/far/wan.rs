@@ -91,7 +91,6 @@ impl std::fmt::Display for LinkSpec {
     }
 }
 
-/// An end of the emulated link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BenchWanEnd {
     /// The end at which hosts and gateways run.
@@ -165,7 +164,6 @@ impl BenchWan {
         &self.addresses[usize::from(end == BenchWanEnd::Far)]
     }
 
-    /// Returns the name of the network namespace of an end.
     pub fn namespace(&self, end: BenchWanEnd) -> String {
         namespace(&self.name, end)
     }

@@ -12,7 +12,7 @@ use rawclient::wire::{ClientReceiveBuffer, ClientSendQueue};
 use super::greeting::{Greeting, buffer_bytes};
 use crate::load::BenchLoad;
 
-/// The end of a run, and the latencies measured so far.
+/// The time at which a run ends, and the latencies measured so far.
 pub struct RawTcpMeasurement {
     pub deadline: Instant,
     /// Latency histogram in nanoseconds: from sending a request to its response.
