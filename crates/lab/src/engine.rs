@@ -22,9 +22,7 @@ pub trait Watcher {
 /// The number of points that a run has measured, and how the run ended.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LabRunSummary {
-    /// Number of measured points.
     pub measured: usize,
-    /// Number of failed points.
     pub failed: usize,
     /// True if the run was stopped before its end.
     pub stopped: bool,

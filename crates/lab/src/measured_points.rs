@@ -110,7 +110,8 @@ impl<'a> MeasuredPoints<'a> {
         std::ptr::eq(found, first).then_some((&record.runs, &first.unit))
     }
 
-    /// Returns a curve of the measured points of a sweep, each with its x.
+    /// Returns a curve of one figure. Each element of `points` is an x value and the name of a
+    /// point. Points without the figure are left out.
     pub fn curve<N: AsRef<str>>(
         &self,
         name: &str,

@@ -12,7 +12,8 @@ pub struct PointRecord {
     pub point: String,
     /// All settings of the point. Another point with the same settings can use the record.
     pub settings: serde_json::Value,
-    /// The program and the machine ([`crate::maker`]), by name.
+    /// Properties of the program and of the machine that made the measurement, by name
+    /// ([`crate::maker`]).
     #[serde(default)]
     pub maker: BTreeMap<String, String>,
     /// The result of the workload. After several runs, the result of the run with the median of the

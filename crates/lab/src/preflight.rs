@@ -22,19 +22,18 @@ pub struct Lack {
 
 /// The capabilities of this machine that points may need.
 pub struct Means {
-    /// Fails if network links cannot be created.
+    /// An error if this machine cannot create network links.
     pub link: Result<(), Lack>,
-    /// Fails if volumes cannot be attached.
+    /// An error if this machine cannot attach volumes.
     pub attach: Result<(), Lack>,
-    /// Fails if connections cannot share a congestion window.
+    /// An error if connections cannot share a congestion window.
     pub ensembles: Result<(), Lack>,
-    /// Fails if the memory of a workload cannot be limited.
+    /// An error if the memory of a workload cannot be limited.
     pub limits: Result<(), Lack>,
     /// The kernel's congestion controls.
     pub congestion: Vec<String>,
-    /// Returns true if a program is installed.
     pub installed: Box<dyn Fn(Tool) -> bool>,
-    /// Fails if there is no source code for the build workload.
+    /// An error if there is no source code for the build workload.
     pub source: Result<(), Lack>,
     /// Free bytes for volumes and logs.
     pub disk: u64,
@@ -105,7 +104,7 @@ impl Means {
         })
     }
 
-    /// Sorts points into those that can be measured and those that cannot.
+    /// Sorts points into those that can be measured and those that cannot, with the reason.
     #[must_use]
     pub fn plan(&self, points: Vec<ExperimentPoint>) -> MeasurementPlan {
         let mut plan = MeasurementPlan::default();

@@ -28,7 +28,7 @@ pub fn maker() -> BTreeMap<String, String> {
     .collect()
 }
 
-/// Returns the rest of the first line of a file that begins with this key.
+/// Returns what follows `key` in the first line of a file that begins with it.
 fn first(path: &str, key: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(key))?;

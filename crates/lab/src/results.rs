@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 
 use crate::{Error, ExperimentPoint, PointRecord, maker};
 
-/// A line of the file of results.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 enum ResultsFileLine {

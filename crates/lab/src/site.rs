@@ -57,7 +57,6 @@ pub enum SiteBacking {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SiteServer {
-    /// A node of Forebay (`forebay serve`).
     #[default]
     Forebay,
     /// Debian's tgt with its default settings.

@@ -34,7 +34,6 @@ use super::{
 pub struct SamplerScope {
     /// The file of the sockets' network namespace. `None`: the namespace of the calling thread.
     pub namespace: Option<PathBuf>,
-    /// The port of the target.
     pub port: u16,
     /// True to sample the target's end, which sends the data of reads. False for the initiator's
     /// end.

@@ -16,7 +16,6 @@ pub struct AxisScale {
 /// bound the range of an axis cannot overflow.
 const FARTHEST: f64 = 1e300;
 
-/// Maximum number of ticks of an axis.
 const TICKS: usize = 12;
 
 impl AxisScale {

@@ -12,7 +12,6 @@ pub const MOST_ON_LINE: usize = 1500;
 /// Dots to draw: each by itself or, if there are too many, squares with the number of dots inside.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dots {
-    /// The position of each dot.
     Single(Vec<[f64; 2]>),
     /// The side length of the squares, and for each square that is not empty its middle and the number of dots in it.
     Squares(f64, Vec<([f64; 2], usize)>),

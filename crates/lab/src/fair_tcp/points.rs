@@ -33,10 +33,11 @@ pub(super) const ALL: [(&str, &str); 6] = [
     ("model", "ensemble by model"),
 ];
 
-/// The two kinds that the paper compares, which are measured with whole applications.
+/// The two kinds of windows that the paper compares. Whole applications are measured with these
+/// only.
 pub(super) const BOTH: [(&str, &str); 2] = [ALL[0], ALL[2]];
 
-/// Kinds whose windows grow by acknowledgments, as in Linux 2.4.
+/// Kinds of windows that grow with each acknowledgment, as in Linux 2.4.
 pub(super) const PER_ACK: [(&str, &str); 2] =
     [("each", "ensemble per connection per ack"), ("ensemble", "ensemble per ack")];
 
@@ -50,9 +51,10 @@ pub(super) const CALLS_KIB: [u32; 3] = [4, 16, 64];
 
 /// The delays of the paper, in milliseconds.
 pub(super) const DELAYS: [u32; 6] = [0, 2, 4, 6, 8, 10];
-/// The delays of a quick run.
+/// The delays of a quick run, in milliseconds.
 const FEW: [u32; 3] = [0, 4, 10];
-/// The only delay of some points in a quick run. It is the delay of the paper's Figures 2 and 3.
+/// The only delay of some points in a quick run, in milliseconds. It is the delay of the paper's
+/// Figures 2 and 3.
 const ONE: [u32; 1] = [4];
 
 /// Returns all points, in the order in which they are run: points with the same site are adjacent.
@@ -81,8 +83,8 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
             WorkloadTask::Commands(commands(congestion, use_ == FairTcpTraffic::Reads, length))
         }),
         runs,
-        // Besides the measured time: the login and the warm-up before it, and the data in flight at
-        // the end.
+        // The 6 s are for the login and the warm-up before the measurement, and for the data in
+        // flight at its end.
         seconds: length + 6.0 + extra,
         windows: use_ == FairTcpTraffic::Writes,
     };
@@ -154,9 +156,7 @@ struct FairTcpSweep {
 /// The direction in which the workload sends data. The link loses packets in the same direction.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FairTcpTraffic {
-    /// Traffic to the node only.
     Writes,
-    /// Traffic from the node only.
     Reads,
     /// Traffic in both directions, by a file system.
     Files,
@@ -201,7 +201,7 @@ impl FairTcpTraffic {
 const CRAMPED: u64 = 16 << 20;
 /// The number of connections of the paper's sessions.
 const CONNECTIONS: u8 = 4;
-/// The paper's socket buffers.
+/// Bytes of each socket buffer in the paper.
 const BUFFER: u32 = 512 << 10;
 
 /// Returns a workload of SCSI commands. They have the length of the commands in which the paper's

@@ -7,7 +7,6 @@ use std::fmt::{self, Write};
 
 use crate::{Doubt, LabReport, Section, SectionPart, draw, html_escape::escaped};
 
-/// Returns a report as an HTML page.
 #[must_use]
 pub fn page(report: &LabReport) -> String {
     let mut out = String::new();

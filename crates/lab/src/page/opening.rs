@@ -75,7 +75,8 @@ fn claim(out: &mut String, finding: &Finding) -> fmt::Result {
     )
 }
 
-/// Writes each doubt once, with the number of its points. Marks in tables refer to this list.
+/// Writes the reasons to doubt measurements, each once, with the number of its points. Marks in
+/// tables refer to this list.
 pub fn doubts(out: &mut String, report: &LabReport) -> fmt::Result {
     if report.doubts.is_empty() {
         return Ok(());

@@ -168,7 +168,8 @@ impl Notes<'_> {
         self.doubts.iter().position(|doubt| doubt.is_of(text)).map(|n| n + 1)
     }
 
-    /// Returns the mark of a text.
+    /// Returns the mark that refers to a text: in the list of doubts if it is there, otherwise to a
+    /// footnote, which is added if needed.
     fn mark(&mut self, text: &str) -> String {
         if let Some(n) = self.doubt(text) {
             return format!("<a href=\"#d{n}\">doubt {n}</a>");

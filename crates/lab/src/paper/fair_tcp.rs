@@ -10,7 +10,6 @@ pub const DELAYS_MS: [f64; 6] = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0];
 /// The share of lost packets in the Fair-TCP paper (section 3.2).
 pub const LOSS: f64 = 0.027;
 
-/// A mean with its standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeanDeviation {
     pub mean: f64,
@@ -23,7 +22,6 @@ const fn spread(mean: f64, deviation: f64, percent: f64) -> MeanDeviation {
     MeanDeviation { mean, deviation, percent }
 }
 
-/// A number for Reno and one for Fair-TCP.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RenoFairPair<T> {
     pub reno: T,

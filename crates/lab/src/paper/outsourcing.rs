@@ -88,7 +88,6 @@ pub struct PaperApplication {
     pub name: &'static str,
     /// The name of the column in our report.
     pub shown: &'static str,
-    /// The unit of `local`.
     pub unit: &'static str,
     /// The performance with a local disk array of the host.
     pub local: f64,

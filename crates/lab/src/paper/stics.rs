@@ -3,7 +3,6 @@
 
 use super::{Misprint, PaperFigure};
 
-/// A number for plain iSCSI and one for STICS.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IscsiSticsPair<T> {
     pub iscsi: T,

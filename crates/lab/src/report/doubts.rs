@@ -7,22 +7,22 @@ use crate::PointRecord;
 /// A reason to doubt measurements.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Doubt {
-    /// Number of points that it concerns.
+    /// Number of points that have this reason.
     pub points: usize,
     /// The reason without its numbers, see [`doubt_kind`].
     kind: String,
-    /// The smallest and the largest of each number, as they are written.
+    /// For each number in the reason, its smallest and its largest value, as they are written.
     ranges: Vec<[Number; 2]>,
 }
 
-/// A number in a reason: its value, and its digits.
+/// A number that occurs in a reason: its value, and its digits as written.
 type Number = (f64, String);
 
-/// Stands for a number in the kind of a reason. No reason has this character.
+/// Replaces each number in [`Doubt::kind`]. No reason contains this character.
 const NUMBER: char = '\u{fffc}';
 
-/// Returns the reasons of all points, those of most points first. `left_out` has the names of points without a
-/// record, and the reasons.
+/// Returns the reasons to doubt measurements, the reason of most points first. `left_out` has the names of points
+/// without a record, and the reasons.
 #[must_use]
 pub fn doubts(records: &[PointRecord], left_out: &[(String, String)]) -> Vec<Doubt> {
     let mut doubts: Vec<Doubt> = Vec::new();
@@ -42,7 +42,7 @@ pub fn doubts(records: &[PointRecord], left_out: &[(String, String)]) -> Vec<Dou
     doubts
 }
 
-/// Returns the words of a cell of a point that was left out.
+/// Returns the text that a table cell shows for a point that was left out.
 #[must_use]
 pub fn not_measured(reason: &str) -> String {
     format!("{}: {reason}", NOT_MEASURED)
@@ -78,7 +78,7 @@ impl Doubt {
         format!("{} {points}: {}", self.points, self.text())
     }
 
-    /// Returns true if this is the doubt of a reason.
+    /// Returns true if `reason` differs from this doubt at most in its numbers.
     #[must_use]
     pub fn is_of(&self, reason: &str) -> bool {
         self.kind == doubt_kind(reason)

@@ -20,7 +20,6 @@ pub struct PaperClaim {
     pub printed_most: Option<f64>,
 }
 
-/// The result of a claim.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ClaimResult {
     Held,
@@ -35,7 +34,6 @@ pub struct PointCount {
     pub all: usize,
 }
 
-/// A ratio of two measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredRatio {
     pub value: f64,
@@ -44,7 +42,7 @@ pub struct MeasuredRatio {
 }
 
 impl MeasuredRatio {
-    /// Returns the number of a cell, if it has one.
+    /// Returns the number that was measured for a cell, if it has one.
     #[must_use]
     pub fn of(cell: &Cell) -> Option<Self> {
         let value = cell.ours.filter(|value| value.is_finite())?;
@@ -52,7 +50,6 @@ impl MeasuredRatio {
     }
 }
 
-/// A claim with the ratios that were measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     pub claim: PaperClaim,
@@ -60,7 +57,8 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Returns the three sentences. If not all points have results, the second one says so.
+    /// Returns three sentences: the claim, the measured ratio with its spread, and whether the
+    /// claim held. If not all points have results, the second one says so.
     #[must_use]
     pub fn sentences(&self, points: Option<PointCount>) -> [String; 3] {
         let PaperClaim { place, statement, ratio, .. } = self.claim;
@@ -98,7 +96,7 @@ impl Finding {
         }
     }
 
-    /// Returns the result and its reason, a part of a sentence.
+    /// Returns whether the claim held, and the reason as a part of a sentence.
     #[must_use]
     pub fn result(&self) -> (ClaimResult, String) {
         let undecided = |why: String| (ClaimResult::Undecided, why);
@@ -149,8 +147,8 @@ impl Finding {
     }
 }
 
-/// Returns the lower quartile, the median and the upper quartile of numbers, each between its two neighbours in order
-/// of size. `None` without numbers.
+/// Returns the lower quartile, the median and the upper quartile of numbers. Each is interpolated between the two
+/// nearest numbers. `None` without numbers.
 #[must_use]
 pub fn quartiles(values: impl IntoIterator<Item = f64>) -> Option<[f64; 3]> {
     let mut values: Vec<f64> = values.into_iter().collect();

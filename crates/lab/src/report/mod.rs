@@ -31,12 +31,10 @@ pub struct LabReport {
     pub sections: Vec<Section>,
 }
 
-/// The number of points with results, and the end of the run.
+/// How many points have results, and whether the run was stopped.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RunProgress {
-    /// The points that the command requested.
     pub requested: PointCount,
-    /// The points of the whole experiment.
     pub experiment: PointCount,
     /// True if points with earlier results were to be measured again.
     pub again: bool,

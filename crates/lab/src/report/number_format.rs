@@ -31,7 +31,7 @@ pub fn rounded(value: f64) -> String {
     if size == 0.0 || !size.is_finite() {
         return number(value);
     }
-    // The least of the three digits is that of this power of ten.
+    // The last of the three digits stands for this power of ten.
     let power = size.log10().floor() as i32 - 2;
     let scale = 10_f64.powi(power.abs());
     let digits =

@@ -25,7 +25,6 @@ pub struct Axis {
 /// A curve of a plot. Curves with the same name have the same colour, even if their sources differ.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// The name of the curve in the legend.
     pub name: String,
     pub source: CurveSource,
     pub drawn: Drawn,
@@ -152,14 +151,12 @@ impl Curve {
         Self { name: name.to_owned(), source, drawn: Drawn::Line, points }
     }
 
-    /// Draws the curve as dots.
     #[must_use]
     pub fn dots(mut self) -> Self {
         self.drawn = Drawn::Dots;
         self
     }
 
-    /// Draws the curve as bars.
     #[must_use]
     pub fn bars(mut self) -> Self {
         self.drawn = Drawn::Bars;

@@ -27,18 +27,15 @@ pub struct ReportColumn {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportRow {
     pub name: String,
-    /// One cell for each column.
     pub cells: Vec<Cell>,
 }
 
-/// A cell of a table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
     /// The number that this run has measured.
     pub ours: Option<f64>,
     /// The lower and the upper quartile of several runs.
     pub quartiles: Option<[f64; 2]>,
-    /// The number that the paper prints.
     pub paper: Option<Printed>,
     /// The bar: the bound that our number should keep.
     pub bar: Option<CellBound>,
@@ -52,9 +49,7 @@ pub struct Cell {
 /// The bar of a cell: a bound that our number should keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CellBound {
-    /// Our number must be at least this.
     Least(f64),
-    /// Our number must be at most this.
     Most(f64),
 }
 

@@ -64,7 +64,6 @@ pub trait Scene {
     fn clear(&mut self) -> Result<(), Error>;
 }
 
-/// The result of one run of a point.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PointRunResult {
     pub outcome: WorkloadResult,
@@ -75,7 +74,7 @@ pub struct PointRunResult {
     pub notes: BTreeMap<String, String>,
 }
 
-/// The scene that runs a site as real processes.
+/// Runs each site as real processes.
 pub struct LabStage {
     place: Setting,
     standing: Option<RunningSite>,
@@ -89,7 +88,6 @@ pub struct LabStage {
 /// The program, names and folders that a stage uses.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// The path of the program `forebay`.
     pub program: PathBuf,
     /// The name of the link. Its namespaces are `NAME-near` and `NAME-far`.
     pub name: String,

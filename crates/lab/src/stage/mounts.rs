@@ -21,7 +21,6 @@ const UNMOUNT: Duration = Duration::from_secs(20);
 /// Maximum number of nodes of a site. Each has one volume.
 const VOLUMES: u8 = 4;
 
-/// Returns the mount point of the file system of a volume.
 pub(crate) fn mount_point(folder: &Path, volume: u8) -> PathBuf {
     folder.join(format!("mnt-{volume}"))
 }
@@ -63,7 +62,6 @@ pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     }
 }
 
-/// Returns a command that runs losetup with these arguments.
 pub(crate) fn losetup(arguments: &[&str]) -> Command {
     let mut command = Command::new(LOSETUP.find().unwrap_or_else(|_| LOSETUP.program.into()));
     command.args(arguments);

@@ -21,8 +21,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// process, and are killed in the next round.
 const ROUNDS: usize = 16;
 
-/// Makes this process the parent of orphans, and ends them. `before` are the children that this
-/// process had at that time.
+/// Makes this process the parent of orphans among its descendants, and ends them. `before` has the
+/// children that this process had before it adopted any; they are never ended.
 pub(crate) struct Orphans {
     before: Vec<u32>,
 }

@@ -109,8 +109,7 @@ impl Nbdkit {
     }
 }
 
-/// Waits until a file is not empty. The program writes to it, or gives it its size, when it is
-/// ready.
+/// Waits until a file is not empty, which shows that `process` is ready.
 fn wait_for(
     process: &mut LoggedProgram,
     name: &str,

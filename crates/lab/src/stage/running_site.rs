@@ -211,7 +211,6 @@ impl RunningSite {
         Some(SamplerScope { namespace, port, at_target: false })
     }
 
-    /// Returns the ids of all processes of the site.
     pub fn processes(&self) -> Vec<u32> {
         self.named().into_iter().map(|(_, process)| process).collect()
     }

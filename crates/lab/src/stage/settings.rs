@@ -14,7 +14,6 @@ use crate::{
 
 /// The name of the target at every node. Nodes have different ports.
 pub(crate) const TARGET: &str = "iqn.2026-11.io.forebay.lab:disk";
-/// Returns the name of the gateway's target for a node.
 pub(crate) fn gateway_target(node: u8) -> String {
     format!("iqn.2026-11.io.forebay.lab:gateway-{node}")
 }

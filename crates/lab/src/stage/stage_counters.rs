@@ -200,10 +200,12 @@ impl MachineCpuTime {
     }
 }
 
-/// The largest share of stolen time without a taint. The link has the same limit.
+/// A run is tainted if the hypervisor takes a larger share of the processors' time. The link has
+/// the same limit.
 const STOLEN: f64 = 0.01;
-/// The largest share of processor time of other processes without a taint. Kernel threads that work
-/// for us (loop devices, journals) are included: up to a tenth of two processors with PostMark.
+/// A run is tainted if other processes use a larger share of the processors' time. Kernel threads
+/// that work for us (loop devices, journals) count as other processes: up to a tenth of two
+/// processors with PostMark.
 const OTHERS: f64 = 0.2;
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use crate::{
     paper::{PaperFigure, fair_tcp as paper},
 };
 
-/// The figures that a claim compares: the experiment, the figure and its unit, and the windows above and below the line.
+/// The two figures whose ratio decides a claim: the experiment, the name and the unit of the figure, and the kinds of
+/// windows of the numerator and the denominator.
 type Compared = (&'static str, &'static str, &'static str, [&'static str; 2]);
 
 const GAIN: [&str; 2] = ["ensemble", "reno"];
@@ -78,7 +79,7 @@ const CLAIMS: [(PaperClaim, Compared); 7] = [
     ),
 ];
 
-/// Returns a claim with a number. A larger ratio agrees with it, too.
+/// Returns a claim for which the paper prints a number. A larger ratio agrees with the claim, too.
 const fn printed(claim: PaperFigure, statement: &'static str, ratio: &'static str) -> PaperClaim {
     PaperClaim {
         place: claim.place,
@@ -90,7 +91,7 @@ const fn printed(claim: PaperFigure, statement: &'static str, ratio: &'static st
     }
 }
 
-/// Returns a claim in words, with the bounds that they mean.
+/// Returns a claim that the paper makes in words, with the bounds that we derive from them.
 const fn words(
     place: &'static str,
     statement: &'static str,
@@ -100,7 +101,7 @@ const fn words(
     PaperClaim { place, statement, ratio, least, most, printed_most: None }
 }
 
-/// Returns the claims. Each has a ratio for each delay and run.
+/// Returns the claims, each with a measured ratio for every delay and run.
 pub fn findings(measured: &MeasuredPoints<'_>) -> Vec<Finding> {
     let found = |(claim, (experiment, figure, unit, windows)): (PaperClaim, Compared)| {
         let ratios = delays().flat_map(|(_, delay)| {

@@ -273,7 +273,6 @@ pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Stri
     BOTH.into_iter().filter_map(|(windows, _)| of(windows)).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns a curve with a ratio at each delay.
 pub fn ratio_curve(name: &str, cells: impl IntoIterator<Item = (u32, Cell)>) -> Curve {
     let points = cells.into_iter().filter_map(|(delay, cell)| Some([f64::from(delay), cell.ours?]));
     Curve::ours(name, points)

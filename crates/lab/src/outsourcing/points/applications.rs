@@ -60,7 +60,6 @@ fn large() -> SiteGateway {
     SiteGateway { log: 256 << 20, dram: 128 << 20, ..SiteGateway::default() }
 }
 
-/// Returns PostMark with this number of files and transactions.
 fn postmark(files: u32, transactions: u32) -> OutsourcingWorkload {
     OutsourcingWorkload {
         name: "postmark",

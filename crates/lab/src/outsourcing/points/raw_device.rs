@@ -171,7 +171,7 @@ pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
 
 /// Returns the points with other targets and initiators in place of ours, on a disk in memory.
 pub(super) fn peers(scale: ExperimentScale) -> Vec<ExperimentPoint> {
-    // All use memory, since tgt has no simulated disk.
+    // Keep all volumes in memory, since tgt has no simulated disk.
     let base = device(SiteDisk::default(), 80);
     let peers = [
         ("forebay", base.clone()),

@@ -14,7 +14,8 @@ use crate::{
 
 /// Returns the claims with their ratios.
 pub fn findings(measured: &MeasuredPoints<'_>) -> Vec<Finding> {
-    // The point of the workload with a setting, and the point with which it is compared.
+    // Returns the ratios of pairs of points: the point with a setting, and the point with which it
+    // is compared.
     let pairs = |pairs: Vec<[String; 2]>| -> Vec<MeasuredRatio> {
         let ratios =
             pairs.iter().flat_map(|[over, under]| measured.ratios([over, under], "", "1/s"));
@@ -91,7 +92,8 @@ const CLAIMS: [PaperClaim; 8] = [
     ),
 ];
 
-/// Reads show the round trip: no cache of a disk hides it, as with writes.
+/// This claim is about reads: a disk's cache can hide the round trip of a write, but not that of a
+/// read.
 const ROUND_TRIP: PaperClaim = PaperClaim {
     place: "Equation (1), section 4.1",
     statement: "a read over a link with a delay takes one round trip longer than without the delay, on each disk",
@@ -125,7 +127,8 @@ fn round_trips(measured: &MeasuredPoints<'_>) -> Vec<MeasuredRatio> {
     ratios
 }
 
-/// Returns the share that SDET keeps at 8 ms on the array over that on one disk, for each file system.
+/// Returns for each file system the share of its speed that SDET keeps at 8 ms on the array,
+/// divided by the share on one disk.
 fn array(measured: &MeasuredPoints<'_>) -> Vec<MeasuredRatio> {
     let kept = |disk: &str, file_system: &str| {
         let at =

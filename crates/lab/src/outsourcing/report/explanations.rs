@@ -2,7 +2,7 @@
 
 use crate::{MeasuredPoints, rounded};
 
-/// The rate of a workload per second, without and with a distance.
+/// The rates of a workload per second over a link without and with a delay.
 #[derive(Clone, Copy, Debug)]
 pub struct NearFarRates {
     /// Rate over a link without a delay. It includes all costs other than the delay.

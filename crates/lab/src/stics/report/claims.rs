@@ -6,8 +6,8 @@ use crate::{
     stics::points::{POOLS, SIZES_KIB},
 };
 
-/// A claim: the figure, the statement, the ratio, the report of the gateway, the measured figure with its unit, and the
-/// points that are measured with a gateway and with iSCSI alone.
+/// A claim: the paper's figure, the statement, the ratio, the report mode of the gateway, the measured figure with its
+/// unit, and the points that are measured with a gateway and with iSCSI alone.
 type Claim = (
     PaperFigure,
     &'static str,
