@@ -1,4 +1,4 @@
-//! Reads doc comments from the source, and writes what is made of them into a marked part of a page.
+//! Reads doc comments from the source, and replaces the generated parts of documentation pages.
 
 use std::fs;
 use std::path::Path;
@@ -36,15 +36,16 @@ fn lines(attributes: &[syn::Attribute]) -> Vec<String> {
     lines.map(|line| line.trim().to_owned()).collect()
 }
 
-/// Returns the first paragraph of a doc comment without line breaks. The page has this one; others are for the code.
+/// Returns the first paragraph of a doc comment without line breaks. Generated pages show only this paragraph; the
+/// others are for readers of the code.
 pub fn first_paragraph(attributes: &[syn::Attribute]) -> String {
     let lines = lines(attributes);
     let first = lines.iter().take_while(|line| !line.is_empty());
     first.map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns `page` with `text` as its part `title`: what is between the lines `<!-- title: written by ... -->` and
-/// `<!-- End of title -->`.
+/// Returns `page` with `text` as the content of its generated part `title`. The part stands between the lines `<!--
+/// title: written by ... -->` and `<!-- End of title -->`.
 pub fn with_part(page: &str, title: &str, text: &str) -> Result<String> {
     let begin = format!("<!-- {title}: written by `cargo xtask reference` -->\n");
     let end = format!("<!-- End of {title} -->\n");

@@ -14,7 +14,8 @@ use crate::doc_comment::{doc, items_in};
 pub const PAGE: &str = "docs/reference/figures.md";
 pub const PART: &str = "Tables of figures";
 
-/// A struct with a heading of its own, and where its figures are in the JSON.
+/// A section of the page: the struct of crate `control`, the heading, and where the struct is in
+/// the JSON.
 type Section = (&'static str, &'static str, &'static str);
 
 const SECTIONS: [Section; 23] = [
@@ -43,12 +44,12 @@ const SECTIONS: [Section; 23] = [
     ("PduLengths", "PDU sizes", "Each figure `pdus_…_by_size`."),
 ];
 
-/// The answer of another command, which has the last section.
+/// The last section: the JSON that `forebay gateway` prints, not `forebay status`.
 const GATEWAY: Section =
     ("CacheControlStatus", "Answers of forebay gateway", "`forebay gateway … --json`.");
 
-/// Types whose form in JSON is not seen in their definition: types of other crates, and enums that serde writes without
-/// the name of the variant.
+/// Types whose definition in crate `control` does not show their form in JSON: types of other crates, and enums that
+/// serde writes without the name of the variant.
 const FORMS: [(&str, &str); 4] = [
     ("Gln", "text"),
     ("LayerFigures", "object"),
@@ -56,7 +57,7 @@ const FORMS: [(&str, &str); 4] = [
     ("ProcessCounters", "[Counters](#counters)"),
 ];
 
-/// Ends of the names of numbers, with the unit. The first that fits counts.
+/// The unit of a number by the end of the figure's name. The first row that matches applies.
 const UNITS: [(&str, &str); 13] = [
     ("rate", "bytes/s"),
     ("rate_limit", "bytes/s"),
@@ -80,7 +81,7 @@ pub fn tables(root: &Path) -> Result<String> {
     sections.map(|section| types.section(*section)).collect()
 }
 
-/// The types of the crate by their names.
+/// The types of crate `control` by their names.
 #[derive(Default)]
 struct ControlTypes {
     structs: BTreeMap<String, syn::ItemStruct>,
@@ -108,7 +109,7 @@ impl ControlTypes {
         types
     }
 
-    /// Returns heading, introduction and tables of a struct.
+    /// Returns the section of a struct: heading, introduction and tables.
     fn section(&self, (name, heading, place): Section) -> Result<String> {
         let about = self.structs.get(name).map(|item| doc(&item.attrs)).unwrap_or_default();
         let introduction = format!("{place} {}", in_page(&about, false));
@@ -174,13 +175,14 @@ impl ControlTypes {
     }
 }
 
-/// Returns the unit of a number.
+/// Returns the unit of the number with this name; "number" if it has none.
 fn unit(figure: &str) -> &'static str {
     let unit = UNITS.iter().find(|(end, _)| figure.ends_with(end));
     unit.map_or("number", |(_, unit)| unit)
 }
 
-/// Returns the texts that stand for the variants of an enum. Another enum is a text that the figure explains.
+/// Returns the texts as which serde writes the variants of an enum. If they are not known here, returns "text": the doc
+/// comment of the figure explains them.
 fn in_words(item: &syn::ItemEnum) -> String {
     if !has_serde(&item.attrs, "\"lowercase\"") {
         return "text".to_owned();
@@ -189,7 +191,7 @@ fn in_words(item: &syn::ItemEnum) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns a doc comment as the page has it: JSON has no `None`, but null or no field at all.
+/// Changes a doc comment for the page: readers of JSON see no `None`, but null or no field at all.
 fn in_page(text: &str, is_absent: bool) -> String {
     text.replace("`None`", if is_absent { "absent" } else { "null" }).replace('|', "\\|")
 }

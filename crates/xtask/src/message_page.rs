@@ -32,13 +32,11 @@ pub const PARTS: [(&str, &str, &str); 7] = [
 /// Remedies and meanings of messages that the program prints without them.
 pub const TABLE: &str = "crates/xtask/messages.toml";
 
-/// The file [`TABLE`].
 #[derive(Deserialize)]
 pub struct MessageHelpTable {
     pub message: Vec<MessageHelp>,
 }
 
-/// A row of [`TABLE`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MessageHelp {

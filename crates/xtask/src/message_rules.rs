@@ -18,7 +18,6 @@ pub fn steps(list: &mut StepList<'_>) {
     list.add("check: messages", || Ok(StepTally::one().with_note(check(&crate::check::root())?)));
 }
 
-/// Checks all messages.
 fn check(root: &Path) -> Result<String> {
     let (parts, help) = (message_page::parts(root)?, message_page::help(root)?);
     let known = KnownNames::read(root)?;
@@ -41,7 +40,7 @@ fn check(root: &Path) -> Result<String> {
     Ok(format!("{count} messages with remedies"))
 }
 
-/// Returns the rows of the table that belong to no message, or add nothing.
+/// Returns the rows of `messages.toml` that belong to no message, or add nothing.
 fn orphans(parts: &[Messages], help: &[MessageHelp]) -> Vec<String> {
     let texts: BTreeSet<&str> =
         parts.iter().flat_map(|part| part.keys().map(|(_, text)| text.as_str())).collect();
@@ -58,9 +57,7 @@ fn orphans(parts: &[Messages], help: &[MessageHelp]) -> Vec<String> {
 
 /// The names that a remedy may use.
 struct KnownNames {
-    /// The commands of `forebay`.
     commands: BTreeSet<String>,
-    /// The keys of the settings.
     keys: BTreeSet<String>,
     /// The tables of the settings, such as `names`.
     tables: BTreeSet<String>,

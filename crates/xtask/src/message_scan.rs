@@ -19,7 +19,6 @@ pub const VALUE: &str = "…";
 /// chain.
 const DEPTH: usize = 6;
 
-/// The kind of a message of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MessageKind {
     /// A command, or the program, ends with this error.
@@ -258,7 +257,6 @@ impl<'a> Scan<'_, 'a> {
         last.and_then(|last| self.shared.get(&last)).cloned().unwrap_or_default()
     }
 
-    /// Returns the text of a constant.
     fn constant(&self, name: &str, depth: usize) -> Option<String> {
         let is_constant = name.bytes().all(|c| c.is_ascii_uppercase() || c == b'_');
         let values = self.values_of(name).iter().filter(|_| is_constant);
@@ -304,7 +302,6 @@ fn branches(value: &Expr) -> Vec<&Expr> {
     }
 }
 
-/// Returns the expression that is the value of a block.
 fn of_block(block: &syn::Block) -> Vec<&Expr> {
     match block.stmts.last() {
         Some(Stmt::Expr(value, None)) => vec![value],

@@ -12,12 +12,11 @@ use syn::{Expr, Item};
 
 use crate::doc_comment::{first_paragraph, items_in, with_part};
 
-/// The path of the page.
 pub const PAGE: &str = "docs/protocols.md";
-/// The enums of commands.
+/// The enums of commands in crate `scsi`.
 const FAMILIES: [&str; 3] = ["BlockCommand", "PrimaryCommand", "VendorCommand"];
 
-/// Returns the page with new tables.
+/// Returns `page` with its tables made again from the source.
 pub fn page(root: &Path, page: &str) -> Result<String> {
     let iscsi = items_in(&root.join("crates/iscsi/src"))?;
     let scsi = items_in(&root.join("crates/scsi/src"))?;
@@ -108,7 +107,7 @@ fn is_named(of: &syn::Type, name: &str) -> bool {
     matches!(of, syn::Type::Path(of) if of.path.is_ident(name))
 }
 
-/// Returns the numbers of the sense keys.
+/// Returns the number of each sense key, by its name.
 fn sense_keys(items: &[Item]) -> Result<BTreeMap<String, u8>> {
     let found = items.iter().find_map(|item| match item {
         Item::Enum(item) if item.ident == "SenseKey" => Some(item),
@@ -122,7 +121,7 @@ fn sense_keys(items: &[Item]) -> Result<BTreeMap<String, u8>> {
     Ok(keys.collect())
 }
 
-/// Returns the value of a number.
+/// Returns the value of an integer literal.
 fn number(expression: &Expr) -> Option<u8> {
     match expression {
         Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(number), .. }) => number.base10_parse().ok(),
@@ -168,7 +167,7 @@ fn variants(items: &[Item], name: &str) -> Result<BTreeMap<String, String>> {
     Ok(variants.map(|v| (v.ident.to_string(), first_paragraph(&v.attrs))).collect())
 }
 
-/// Returns the constants by their names.
+/// Returns the values of all constants, by the constants' names.
 fn constants(items: &[Item]) -> BTreeMap<String, &Expr> {
     let constants = items.iter().filter_map(|item| match item {
         Item::Const(item) => Some((item.ident.to_string(), &*item.expr)),
@@ -186,7 +185,7 @@ fn last_name(expression: &Expr) -> Option<String> {
     }
 }
 
-/// Returns the text of a string.
+/// Returns the text of a string literal.
 fn text(expression: &Expr) -> Option<String> {
     match expression {
         Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => Some(text.value()),

@@ -95,7 +95,6 @@ fn is_skipped(field: &syn::Field) -> bool {
     })
 }
 
-/// The kind of a line of the skeleton.
 enum SkeletonLine<'a> {
     /// Names the struct of the keys below, and the title of the struct's table.
     Struct(&'a str, Option<&'a str>),

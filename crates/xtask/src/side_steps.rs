@@ -76,7 +76,6 @@ pub enum SideStepEvent {
 
 pub struct EndedSideStep {
     pub name: String,
-    /// How long the step ran.
     pub took: Duration,
     pub tally: Result<StepTally>,
     /// The text that the step printed, as complete lines.

@@ -4,9 +4,7 @@ use serde_json::{Value, json};
 /// The counts of one step, and the text that the table prints for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepTally {
-    /// Number of cases that passed.
     pub passed: u64,
-    /// Number of cases that failed.
     pub failed: u64,
     /// The text in the step's row of the table of results.
     pub note: String,

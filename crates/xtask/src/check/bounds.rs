@@ -16,7 +16,7 @@ use crate::check::type_names;
 struct SourceBound {
     /// The section of `exceptions.toml` with the exceptions from this bound.
     key: &'static str,
-    /// The noun for the measured items in the output of the check.
+    /// The measured property, as the output of the check names it.
     what: &'static str,
     bound: usize,
     /// The kinds of items that may exceed the bound permanently.
@@ -38,10 +38,10 @@ const SETTINGS: ExemptionKind = ExemptionKind { section: "settings", most: usize
 /// Structs with the fields of a record that is defined elsewhere: on disk, on the wire or in the kernel.
 const RECORDS: ExemptionKind = ExemptionKind { section: "records", most: usize::MAX };
 
-/// Functions that are one table.
+/// Functions whose body is one table.
 const TABLES: ExemptionKind = ExemptionKind { section: "tables", most: 5 };
 
-/// Names that one type in each of several crates has by convention.
+/// Type names that several crates use by convention, each for one type of its own.
 const TYPE_NAMES: ExemptionKind = ExemptionKind { section: "type_names", most: 10 };
 
 const FILE_LINES: SourceBound =
@@ -90,7 +90,7 @@ const REPEATED_TYPE_NAMES: SourceBound = SourceBound {
     exempt: &[],
 };
 
-/// A bound, and each item that it applies to with the item's measured value.
+/// A bound, and the measured value of each item to which it applies.
 type BoundMeasurements = (&'static SourceBound, Vec<(String, usize)>);
 
 /// Checks the source against the bounds and the list of exceptions.

@@ -12,9 +12,7 @@ pub struct SourceSizes {
     pub file_lines: Vec<(String, usize)>,
     /// The number of lines of each function with a body, from its `fn` to its closing brace.
     pub function_lines: Vec<(String, usize)>,
-    /// The number of named fields of each struct.
     pub struct_fields: Vec<(String, usize)>,
-    /// The number of methods of each trait, with and without a default.
     pub trait_methods: Vec<(String, usize)>,
 }
 

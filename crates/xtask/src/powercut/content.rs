@@ -8,7 +8,7 @@ use crate::powercut::fate::{Chance, PowerCutFate};
 /// Bytes that a disk writes as a whole or not at all.
 pub const SECTOR: usize = 512;
 
-/// Granularity of holes in a file.
+/// Granularity of holes in a file, in bytes.
 pub const PAGE: usize = 4096;
 
 /// The bytes of one file: current, stable, and the versions in between.

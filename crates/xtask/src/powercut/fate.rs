@@ -20,7 +20,6 @@ impl Chance {
         self.any() % bound
     }
 
-    /// Returns true with this probability in percent.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

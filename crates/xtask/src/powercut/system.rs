@@ -455,7 +455,7 @@ impl Filesystem for System {
     }
 }
 
-/// The largest file. Files are kept in memory, and a test needs some megabytes only.
+/// Maximum size of a file in bytes. Files are kept in memory, and a test needs some megabytes only.
 const SIZE_LIMIT: u64 = 1 << 30;
 
 fn file_size(size: u64) -> Result<usize, tree::FaultFsErrno> {

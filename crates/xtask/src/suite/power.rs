@@ -172,7 +172,7 @@ const ROUNDS_OF_A_RIG: u32 = 5;
 /// round, and some syncs matter only then.
 const IGNORING_ROUNDS_OF_A_RIG: u32 = 2;
 
-/// The added results of some rounds of one mode.
+/// The sums of the results of several rounds of one mode.
 #[derive(Default)]
 struct PowerRoundResults {
     tally: StepTally,

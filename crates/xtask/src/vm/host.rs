@@ -29,7 +29,6 @@ pub fn provide() -> Result<String> {
     packages::install(missing, "the virtual machine is built from Debian's packages by these")
 }
 
-/// Returns the path of the firmware, if it is installed.
 pub fn firmware() -> Option<PathBuf> {
     FIRMWARE_FOLDERS
         .iter()

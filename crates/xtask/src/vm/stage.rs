@@ -46,7 +46,6 @@ pub struct VmScenarioFigure {
 
 /// The environment of one scenario, and its results.
 pub struct VmScenarioStage<'a> {
-    /// The program under test.
     pub program: &'a Path,
     pub image: &'a VmImage,
     /// The folder with the files of this scenario: volumes, settings, events, consoles.

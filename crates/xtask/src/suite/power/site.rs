@@ -44,7 +44,6 @@ pub struct PowerSuiteSite {
     boot: Boot,
 }
 
-/// A disk of one machine.
 struct PowerSuiteDisk {
     name: &'static str,
     machine: usize,

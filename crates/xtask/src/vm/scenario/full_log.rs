@@ -14,7 +14,7 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioFigure, VmScenarioStage
 /// Shell functions for the guest that start, repeat and verify the writes.
 const WRITERS: &str = include_str!("../guest/full_log.sh");
 
-/// Prints the kernel's last messages about failed writes.
+/// Script that prints the kernel's last messages about failed writes.
 const KERNEL_SAYS: &str =
     "dmesg | grep -E 'timing out|I/O error|abort|EXT4-fs|JBD2|iscsi|Result:' | tail -n 40 || true";
 
