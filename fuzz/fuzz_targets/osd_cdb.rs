@@ -10,7 +10,8 @@ fuzz_target!(|input: &[u8]| {
     let mut choices = Choices::new(input);
     let action = usize::from(choices.byte());
     let mut cdb = choices.rest().to_vec();
-    // Most random CDBs would be refused for their first bytes.
+    // Set the operation code and a service action: most random CDBs would be refused for these
+    // bytes.
     if action < ServiceAction::ALL.len() {
         cdb.resize(CDB_BYTES, 0);
         (cdb[0], cdb[1], cdb[7]) = (osd::OPERATION_CODE, 0, 228);

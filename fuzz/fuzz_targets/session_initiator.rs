@@ -181,7 +181,6 @@ impl Scene<'_> {
         }
     }
 
-    /// Returns a SCSI response PDU.
     fn response(&mut self, kind: u8) -> Pdu {
         let response = if kind & 0x80 != 0 { 1 } else { 0 };
         Pdu::ScsiResponse(ScsiResponse {
@@ -216,7 +215,6 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns an R2T PDU.
     fn r2t(&mut self, kind: u8) -> Pdu {
         Pdu::ReadyToTransfer(ReadyToTransfer {
             lun: Lun(0),

@@ -26,7 +26,6 @@ use iscsi::{
 use libfuzzer_sys::fuzz_target;
 use scsi::{Cdb, Lun, Sense, SenseKey};
 
-/// Maximum number of connections of the session.
 const CONNECTIONS: u16 = 3;
 const SEGMENT: u32 = 1024;
 const BURST: u32 = 4096;
@@ -245,7 +244,6 @@ impl Scene<'_> {
         if is_immediate(kind) { Serial(self.cmd_sn) } else { self.cmd_sn() }
     }
 
-    /// Returns a SCSI command.
     fn command(&mut self, kind: u8) -> Pdu {
         let flags = self.choices.byte();
         let itt = self.itt();
@@ -311,7 +309,6 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns a text request.
     fn text(&mut self, kind: u8) -> Pdu {
         let length = usize::from(self.choices.byte() & 31);
         let mut text: Vec<u8> = (0..length).map(|_| self.choices.byte()).collect();
@@ -344,7 +341,6 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns a SNACK request.
     fn snack(&mut self, kind: u8) -> Pdu {
         Pdu::Snack(Snack {
             kind: [
@@ -363,7 +359,6 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns a logout request.
     fn logout(&mut self, kind: u8) -> Pdu {
         Pdu::LogoutRequest(LogoutRequest {
             immediate: is_immediate(kind),
@@ -390,7 +385,8 @@ impl Scene<'_> {
                 TargetEvent::Command(command) => {
                     assert!(self.known.insert(command.itt.0), "a tag names one command");
                 }
-                // A question if a command may be executed. Units answer it at once.
+                // The session asks the unit whether a command may be executed. Units answer at
+                // once.
                 TargetEvent::Admission(_) => {
                     let choice = self.choices.byte();
                     self.perform(event, choice);
