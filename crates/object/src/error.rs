@@ -30,6 +30,14 @@ pub enum ObjectError {
     /// The storage below failed. Changes that were not stable may be lost.
     #[error("storage failed: {0}")]
     Storage(String),
+    /// The session with the drive is lost, or the drive does not answer. A command that has the same effect when it is
+    /// performed twice, such as WRITE, may have been performed.
+    #[error("the drive cannot be reached: {0}")]
+    Unreachable(String),
+    /// The answer does not match its integrity check value, or contradicts the request. The command may have been
+    /// performed.
+    #[error("the drive's answer is not genuine: {0}")]
+    NotGenuine(String),
     /// The initiator lost its session, and cannot find out if the command was performed.
     #[error("the outcome is unknown: the session ended before the drive answered")]
     OutcomeUnknown,

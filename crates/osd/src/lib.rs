@@ -24,6 +24,7 @@ mod object_list;
 mod object_map;
 mod current_command;
 mod page_format;
+mod request_tag;
 
 pub use attribute_parameters::{
     AttributeParameters, ListInBuffer, MAX_VALUE_IN_CDB, PageToGet, Space, ValueInBuffer,
@@ -40,4 +41,8 @@ pub use object_map::{encode_map, parse_map, runs_within};
 pub use page_format::{encode_page, parse_page};
 pub use permissions::Permissions;
 pub use refusal::Refusal;
+pub use request_tag::{
+    BOOT_EPOCH, REQUEST_HORIZON, REQUEST_RESULT, REQUEST_RESULT_BYTES, REQUEST_TAG,
+    REQUEST_TAG_BYTES, REQUEST_TAG_PAGE, RequestResult, RequestTag,
+};
 pub use service_action::{OPERATION_CODE, ServiceAction};

@@ -31,7 +31,7 @@ pub use level::SigningKey;
 pub use mac::{Algorithm, CODE_BYTES, IntegrityCheckValue, Mac};
 pub use nonce::{NONCE_BYTES, Nonce};
 pub use request::{CapabilityKey, SYSTEM_ID_BYTES, SystemId};
-pub use response::{response_of_page, response_of_sense};
+pub use response::{response_of_page, response_of_sense, response_of_zeroed_sense};
 
 /// SECURITY METHOD, ascending by what it protects.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]

@@ -122,6 +122,8 @@ impl From<ObjectError> for Failure {
             }
             ObjectError::FormatInProgress => Sense::new(SenseKey::NotReady, 0x04, 0x04).into(),
             ObjectError::Storage(_)
+            | ObjectError::Unreachable(_)
+            | ObjectError::NotGenuine(_)
             | ObjectError::OutcomeUnknown
             | ObjectError::ChangesMayBeLost => Sense::INTERNAL_TARGET_FAILURE.into(),
             ObjectError::Capability(_) => {

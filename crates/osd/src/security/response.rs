@@ -47,6 +47,18 @@ pub fn response_of_sense(
         .finish()
 }
 
+/// Returns the value of another status than GOOD from sense data in which the bytes of the value are zeros already. See
+/// [`response_of_sense`].
+#[must_use]
+pub fn response_of_zeroed_sense(
+    key: &CapabilityKey,
+    nonce: Nonce,
+    status: u8,
+    sense: &[u8],
+) -> IntegrityCheckValue {
+    key.mac().with(&nonce.to_bytes()).with(&[status]).with(sense).finish()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,50 @@
+//! The number of commands of a unit by service action.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use osd::ServiceAction;
+
+/// Counts the commands that a unit has begun.
+#[derive(Debug)]
+pub struct PerformedCounters([AtomicU64; ServiceAction::ALL.len()]);
+
+impl Default for PerformedCounters {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl PerformedCounters {
+    pub fn count(&self, action: ServiceAction) {
+        // The list of all actions is sorted.
+        if let Ok(at) = ServiceAction::ALL.binary_search(&action) {
+            self.0[at].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the service actions that have occurred, with their numbers.
+    pub fn counted(&self) -> impl Iterator<Item = (ServiceAction, u64)> + '_ {
+        let counts = ServiceAction::ALL.iter().zip(&self.0);
+        counts
+            .map(|(action, count)| (*action, count.load(Ordering::Relaxed)))
+            .filter(|(_, count)| *count > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_service_action_is_counted_on_its_own() {
+        let counters = PerformedCounters::default();
+        for action in ServiceAction::ALL {
+            counters.count(*action);
+        }
+        counters.count(ServiceAction::Read);
+        assert_eq!(counters.counted().count(), ServiceAction::ALL.len());
+        for (action, count) in counters.counted() {
+            assert_eq!(count, if action == ServiceAction::Read { 2 } else { 1 });
+        }
+    }
+}
