@@ -15,8 +15,11 @@ use tracing::info;
 use volume::Geometry;
 
 use crate::{
-    CommandError, UnitDescription, driver::Message, pending_commands::Job,
-    session_state::RemoteSessionState, unit_description::Capacity,
+    CommandError, UnitDescription,
+    driver::Message,
+    pending_commands::{CommandRepetition, Job},
+    session_state::RemoteSessionState,
+    unit_description::Capacity,
 };
 
 /// Asks the unit for its capacity whenever a caller requests this, until the session is closed. Accepts a unit that has
@@ -24,6 +27,13 @@ use crate::{
 pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<RemoteSessionState>) {
     loop {
         shared.look_at_size.notified().await;
+        // An object drive has no blocks, and does not support READ CAPACITY.
+        if shared.facts.lock().as_ref().is_some_and(|facts| facts.object_drive.is_some()) {
+            if messages.upgrade().is_none_or(|messages| messages.is_closed()) {
+                return;
+            }
+            continue;
+        }
         let Some(messages) = messages.upgrade() else { return };
         let told = shared.size_changed.swap(false, Ordering::AcqRel);
         let found = match ask(&messages).await {
@@ -60,7 +70,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
 async fn ask(messages: &mpsc::Sender<Message>) -> Option<Result<Option<Capacity>, CommandError>> {
     let cdb = BlockCommand::ReadCapacity16 { allocation_length: CAPACITY_BYTES }.encode();
     let (reply, answer) = oneshot::channel();
-    let job = Job { cdb, transfer: DataPhase::In(CAPACITY_BYTES), reply, only_in: None };
+    let job = Job::new(cdb, DataPhase::In(CAPACITY_BYTES), reply, CommandRepetition::Allowed);
     messages.send(Message::Job(job)).await.ok()?;
     Some(answer.await.ok()?.map(|answer| {
         let data: volume::Data = answer.data_in.into_iter().collect();

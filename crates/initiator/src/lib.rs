@@ -1,4 +1,4 @@
-//! Forebay's own iSCSI initiator: sessions on real TCP, and remote units as volumes.
+//! Forebay's own iSCSI initiator: sessions on real TCP, remote units as volumes, and object drives as object stores.
 //!
 //! The `iscsi` crate has the protocol's state machine. This crate has the sockets, reconnecting, the commands of a
 //! disk, and the handling of their failures.
@@ -30,6 +30,7 @@ mod session;
 mod claim_task;
 mod volatile_writes;
 mod volume;
+mod objects;
 
 pub use claim::{COPY_IN_USE, DATA_ELSEWHERE, NODE_IS_OLDER, OURSELVES, claim_of};
 pub use discovery::{DiscoveredTarget, ListedUnit, discover, list_units};
@@ -41,6 +42,9 @@ pub use iscsi::{
     session::initiator::{CommandDistribution, DataPhase},
 };
 pub use locate::{IscsiLocation, Locate, Locating};
+pub use objects::{
+    Credential, Grant, GrantedCapability, InvalidKeyFile, KeyChain, OwnKeys, RemoteObjects,
+};
 pub use pending_commands::PerformedCommand;
 pub use session::RemoteSession;
 pub use session_state::LinkState;
@@ -49,6 +53,6 @@ pub use statistics::{
     InitiatorCallCounters, InitiatorConnectionStats, InitiatorRecoveryCounters,
     InitiatorStatistics, InitiatorTrafficCounters, RoundTrips,
 };
-pub use unit_description::UnitDescription;
+pub use unit_description::{ObjectDriveDescription, UnitDescription, UnitKind};
 pub use url::{Url, UrlError};
 pub use volume::RemoteVolume;

@@ -1,6 +1,9 @@
 //! The commands of callers that are not answered yet. Some are to be sent, some are to be sent again later, and some
 //! are in flight.
 
+mod changed_blocks;
+mod verdict;
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -12,14 +15,27 @@ use iscsi::{
     pdu::Residual,
     session::initiator::{CommandFailure, CommandRequest, DataPhase, InitiatorCommandOutcome},
 };
-use scsi::{BlockCommand, Cdb, CommandCode, Lun, OpcodeTally, ScsiStatus, Sense, SenseKey};
+use scsi::{Cdb, CommandCode, Lun, OpcodeTally, ReceivedObjectSense, ScsiStatus, Sense};
 use tokio::sync::oneshot;
 
+use self::{
+    changed_blocks::ChangedBlocks,
+    verdict::{CommandOutcomeKind, CommandVerdict, error_of, not_repeated},
+};
 use crate::{CommandError, InitiatorStatistics, error::is_not_served, probe::MOST_UNIT_ATTENTIONS};
+
+pub(crate) use self::changed_blocks::ChangedObject;
 
 /// A command that the target performed.
 #[derive(Clone, Debug)]
 pub struct PerformedCommand {
+    /// GOOD, or CHECK CONDITION with NO SENSE or RECOVERED ERROR. The answer to a command with a [`CommandSource`] has
+    /// any status.
+    pub status: ScsiStatus,
+    /// The sense data: with RECOVERED ERROR it says what the target had to do differently.
+    pub sense: Option<Sense>,
+    /// The descriptors of an object drive in the sense data.
+    pub object_sense: Option<Box<ReceivedObjectSense>>,
     /// Data-In. The data shares memory with the receive buffer.
     pub data_in: DataSegment,
     /// The residual count: the difference between the expected and the actual length of the data.
@@ -36,14 +52,44 @@ pub(crate) struct Job {
     pub(crate) cdb: Cdb,
     pub(crate) transfer: DataPhase,
     pub(crate) reply: oneshot::Sender<Result<PerformedCommand, CommandError>>,
-    /// If set, the command is sent at most once, and only while the session has this generation.
-    pub(crate) only_in: Option<u64>,
+    pub(crate) repetition: CommandRepetition,
+    /// Makes the command again when it is sent again, or sent late. `None`: the bytes stay the same.
+    pub(crate) source: Option<Arc<dyn CommandSource>>,
+}
+
+/// Whether a command may be sent again after its session was lost.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum CommandRepetition {
+    Allowed,
+    /// The command is sent at most once, and only while the session has this generation.
+    OnlyIn(u64),
+    /// A second execution could have another effect. The command is sent again only after a status which says that the
+    /// target did not begin it. After a lost session the caller has to find out whether it was performed.
+    Forbidden,
+}
+
+/// Makes a command whose bytes depend on the time at which it is sent, such as one with a signature.
+pub(crate) trait CommandSource: Send + Sync {
+    fn make(&self) -> (Cdb, DataPhase);
+
+    /// Returns the object that the command changes: see [`PendingTable::next`].
+    fn changes(&self) -> Option<ChangedObject>;
 }
 
 impl Job {
-    /// Returns true if the command must not be sent again.
+    /// Makes a job without a command source.
+    pub(crate) fn new(
+        cdb: Cdb,
+        transfer: DataPhase,
+        reply: oneshot::Sender<Result<PerformedCommand, CommandError>>,
+        repetition: CommandRepetition,
+    ) -> Self {
+        Self { cdb, transfer, reply, repetition, source: None }
+    }
+
+    /// Returns true if the command must be sent at most once.
     fn is_once(&self) -> bool {
-        self.only_in.is_some()
+        matches!(self.repetition, CommandRepetition::OnlyIn(_))
     }
 }
 
@@ -54,8 +100,10 @@ struct PendingCommand {
     sent: bool,
     /// True if the command was ever sent, so that it may have been performed.
     begun: bool,
-    /// The time when the command was last passed to the session.
+    /// The time when the command was last passed to the session; before, the time when its bytes were made.
     submitted: Instant,
+    /// The generation of the session for which the bytes of the command were made.
+    made_in: u64,
     /// The time when the target first answered that it was busy.
     busy_since: Option<Instant>,
     attentions: u32,
@@ -105,7 +153,12 @@ const MOST_ABORTS: u32 = 5;
 /// the command.
 const MOST_REPLAYS: u32 = 10;
 
-/// The first pause before a command is sent to a busy target again. Each pause is twice as long as the one before.
+/// The most time between making the bytes of a command with a [`CommandSource`] and sending them. An object drive refuses
+/// a signature whose time is outside of a window, by default of 5 minutes.
+const MOST_AGE: Duration = Duration::from_secs(5);
+
+/// The first and the longest pause before a command is sent to a busy target again. Each pause is twice as long as the
+/// one before.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause before a command is sent to a busy target again.
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
@@ -138,13 +191,17 @@ impl PendingTable {
         let tag = self.next_tag;
         self.next_tag += 1;
         let (attentions, aborts, replays) = (0, 0, 0);
-        let reach = ChangedBlocks::of(&job.cdb, &job.transfer);
+        let reach = match &job.source {
+            None => ChangedBlocks::of(&job.cdb, &job.transfer),
+            Some(source) => source.changes().map_or(ChangedBlocks::Nothing, ChangedBlocks::Object),
+        };
         let pending = PendingCommand {
             job,
             reach,
             sent: false,
             begun: false,
             submitted: now,
+            made_in: self.generation,
             busy_since: None,
             attentions,
             aborts,
@@ -170,7 +227,8 @@ impl PendingTable {
                 None => self.next_in_order()?,
             };
             let job = &self.jobs[&tag].job;
-            if job.only_in.is_some_and(|only_in| only_in != self.generation) {
+            if matches!(job.repetition, CommandRepetition::OnlyIn(only_in) if only_in != self.generation)
+            {
                 self.finish(tag, Err(not_repeated("the session was lost")), statistics);
                 continue;
             }
@@ -185,6 +243,7 @@ impl PendingTable {
         if pending.reach != ChangedBlocks::Nothing && !pending.begun {
             self.begun.push((tag, pending.reach));
         }
+        pending.renew(now, self.generation);
         (pending.submitted, pending.sent, pending.begun) = (now, true, true);
         Some(CommandRequest {
             tag,
@@ -281,7 +340,7 @@ impl PendingTable {
                 // Remove the command: its caller no longer waits, and the target will not perform it.
                 let gone = CommandError::Unreachable("the caller no longer waits".into());
                 self.finish(request.tag, Err(gone), statistics);
-            } else if pending.job.is_once() {
+            } else if pending.job.repetition != CommandRepetition::Allowed {
                 self.finish(request.tag, Err(not_repeated("the session was lost")), statistics);
             } else if pending.replays > MOST_REPLAYS {
                 let reason = format!("the connection was lost {MOST_REPLAYS} times");
@@ -336,12 +395,21 @@ impl PendingTable {
                     notice.attention = outcome.sense;
                 }
                 match pending.judge(kind, &outcome, self.has_choice, self.busy_time_out, now) {
-                    CommandVerdict::Performed => {
-                        let InitiatorCommandOutcome { data_in, residual, .. } = outcome;
-                        let volatile_cache = self.volatile_cache;
-                        Ok(PerformedCommand { data_in, residual, generation, volatile_cache })
+                    CommandVerdict::Failed if pending.job.source.is_none() => {
+                        Err(error_of(outcome))
                     }
-                    CommandVerdict::Failed => Err(error_of(outcome)),
+                    CommandVerdict::Performed | CommandVerdict::Failed => {
+                        let volatile_cache = self.volatile_cache;
+                        Ok(PerformedCommand {
+                            status: outcome.status,
+                            sense: outcome.sense,
+                            object_sense: outcome.object_sense,
+                            data_in: outcome.data_in,
+                            residual: outcome.residual,
+                            generation,
+                            volatile_cache,
+                        })
+                    }
                     CommandVerdict::NotRepeated(why) => Err(not_repeated(why)),
                     CommandVerdict::AfterAttention => {
                         statistics.recovery.unit_attentions += 1;
@@ -395,57 +463,17 @@ impl PendingTable {
     }
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum CommandOutcomeKind {
-    /// The command was performed. Sense data, if there is any, is additional information.
-    Performed,
-    /// The target answered with a unit attention condition. The command was not performed, and may be sent
-    /// again.
-    UnitAttention,
-    /// The target aborted the command. It was not performed, and may be sent again.
-    Aborted,
-    /// The target or the unit cannot perform the command now. It was not performed, and may be sent again.
-    Busy,
-    /// All outcomes that fit none of the other kinds.
-    Failed,
-}
-
-impl CommandOutcomeKind {
-    fn of(outcome: &InitiatorCommandOutcome) -> Self {
-        match (outcome.status, outcome.sense.map(key_of)) {
-            (ScsiStatus::Good, _) => Self::Performed,
-            (ScsiStatus::CheckCondition, Some(key)) => match key {
-                SenseKey::NoSense | SenseKey::RecoveredError => Self::Performed,
-                SenseKey::UnitAttention => Self::UnitAttention,
-                SenseKey::AbortedCommand => Self::Aborted,
-                SenseKey::NotReady => Self::Busy,
-                _ => Self::Failed,
-            },
-            (ScsiStatus::TaskAborted, _) => Self::Aborted,
-            (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _) => Self::Busy,
-            _ => Self::Failed,
+impl PendingCommand {
+    /// Makes the bytes of the command again if they were sent before, or may be too old for the target.
+    fn renew(&mut self, now: Instant, generation: u64) {
+        let Some(source) = &self.job.source else { return };
+        let age = now.saturating_duration_since(self.submitted);
+        if self.begun || self.made_in != generation || age > MOST_AGE {
+            (self.job.cdb, self.job.transfer) = source.make();
+            self.made_in = generation;
         }
     }
-}
 
-/// The next step for a command that the session has completed.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum CommandVerdict {
-    /// The command succeeded: the caller gets its data.
-    Performed,
-    /// The command failed: the caller gets the outcome as an error.
-    Failed,
-    /// The caller gets an error with this reason. The command was not performed, but must not be sent again.
-    NotRepeated(&'static str),
-    /// Send the command again: it was answered with a unit attention condition.
-    AfterAttention,
-    /// Send the command again when the portal that serves the unit is found.
-    Elsewhere,
-    /// Send the command again after this pause.
-    Later(Duration),
-}
-
-impl PendingCommand {
     /// Decides what to do with the command, and counts the attempt. `has_choice` is true if the unit may be served at
     /// other portals. `busy_time_out` is the longest time for which the command is sent again to a busy target.
     fn judge(
@@ -476,6 +504,9 @@ impl PendingCommand {
             CommandOutcomeKind::Aborted | CommandOutcomeKind::Busy if is_once => {
                 CommandVerdict::NotRepeated("the target did not perform the command")
             }
+            CommandOutcomeKind::Aborted if self.job.repetition == CommandRepetition::Forbidden => {
+                CommandVerdict::NotRepeated("the target aborted the command")
+            }
             CommandOutcomeKind::Aborted if self.aborts < MOST_ABORTS => {
                 self.aborts += 1;
                 CommandVerdict::Later(BUSY_PAUSE)
@@ -497,63 +528,6 @@ impl PendingCommand {
             }
             CommandOutcomeKind::Aborted | CommandOutcomeKind::Failed => CommandVerdict::Failed,
         }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum ChangedBlocks {
-    Nothing,
-    /// The blocks from the first number up to, but not including, the second.
-    Blocks(u64, u64),
-    /// Possibly all blocks of the unit: the command's range is not known.
-    Everything,
-}
-
-impl ChangedBlocks {
-    fn of(cdb: &Cdb, transfer: &DataPhase) -> Self {
-        if !matches!(transfer, DataPhase::Out(_)) {
-            return Self::Nothing;
-        }
-        match BlockCommand::parse_known(cdb) {
-            Some(Ok(
-                BlockCommand::Write(blocks)
-                | BlockCommand::WriteAndVerify { transfer: blocks, .. }
-                | BlockCommand::WriteSame { transfer: blocks, .. },
-            )) if blocks.blocks > 0 => {
-                Self::Blocks(blocks.lba, blocks.lba.saturating_add(blocks.blocks.into()))
-            }
-            _ => Self::Everything,
-        }
-    }
-
-    fn meets(self, other: Self) -> bool {
-        match (self, other) {
-            (Self::Nothing, _) | (_, Self::Nothing) => false,
-            (Self::Blocks(first, end), Self::Blocks(other, other_end)) => {
-                first < other_end && other < end
-            }
-            _ => true,
-        }
-    }
-}
-
-/// Returns the sense key that applies to the command itself. A deferred error is about an earlier command, and the
-/// command that ended with it was not begun and can be sent again. It is therefore treated like a unit attention,
-/// whatever its key.
-fn key_of(sense: Sense) -> SenseKey {
-    if sense.deferred { SenseKey::UnitAttention } else { sense.key }
-}
-
-/// Returns the error for a command that may be sent only once and has not ended with GOOD.
-fn not_repeated(why: &str) -> CommandError {
-    CommandError::NotRepeated(why.into())
-}
-
-fn error_of(outcome: InitiatorCommandOutcome) -> CommandError {
-    match (outcome.status, outcome.sense) {
-        (ScsiStatus::Busy | ScsiStatus::TaskSetFull, _) => CommandError::Busy,
-        (_, Some(sense)) => CommandError::Check(sense),
-        (status, None) => CommandError::Status(status),
     }
 }
 

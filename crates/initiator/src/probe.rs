@@ -14,7 +14,10 @@ use crate::{
     Error, Settings, UnitDescription,
     error::is_not_served,
     session_io::SessionIo,
-    unit_description::{self, CachingPageFlags, Capacity, Inquiry, RemoteBlockLimits},
+    unit_description::{
+        self, CachingPageFlags, Capacity, Inquiry, ObjectDriveDescription, RemoteBlockLimits,
+        UnitKind,
+    },
 };
 
 /// The most unit attention conditions in a row that are accepted from a new nexus (as in open-iscsi and libiscsi).
@@ -23,30 +26,52 @@ pub(crate) const MOST_UNIT_ATTENTIONS: u32 = 10;
 /// The pause before a unit that is busy or not ready is asked again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Reads the description of the unit of `settings`.
+/// Reads the description of the unit of `settings`, which is a disk or an object drive.
 pub(crate) async fn probe(
     io: &mut SessionIo,
     settings: &Settings,
 ) -> Result<UnitDescription, Error> {
     let mut ask = Ask { io, settings };
-    ask.until_ready().await?;
-    let inquiry = ask
-        .data(&Command::Primary(PrimaryCommand::Inquiry { page: None, allocation_length: 36 }), 36)
-        .await?;
-    let inquiry = Inquiry::parse(&inquiry.ok_or_else(|| Error::unit("it refuses INQUIRY"))?)?;
+    let mut inquiry = ask.inquiry().await;
+    // An object drive that is being formatted is not ready, but its session can begin.
+    if !matches!(&inquiry, Ok(inquiry) if inquiry.kind == UnitKind::ObjectDrive) {
+        ask.until_ready().await?;
+        if inquiry.is_err() {
+            inquiry = ask.inquiry().await;
+        }
+    }
+    let inquiry = inquiry?;
     let pages = ask.vpd(0x00).await?;
+    let identity = ask.identity(&inquiry, &pages).await?;
+    match inquiry.kind {
+        UnitKind::Disk => probe_disk(&mut ask, inquiry, identity, &pages).await,
+        UnitKind::ObjectDrive => {
+            let mut drive = ObjectDriveDescription::default();
+            if pages.contains(&OSD_INFORMATION) {
+                let body = ask.vpd(OSD_INFORMATION).await?;
+                drive.system_id = body.get(4..).and_then(<[u8]>::first_chunk).copied();
+            }
+            if pages.contains(&SECURITY_TOKEN) {
+                drive.security_token = ask.vpd(SECURITY_TOKEN).await?.into();
+            }
+            Ok(UnitDescription::of_object_drive(identity, inquiry, drive))
+        }
+    }
+}
+
+/// The VPD page OSD Information of object drives (OSD-2). Our layout: the least security method, the supported methods,
+/// two reserved bytes, the OSD SYSTEM ID of 20 bytes.
+const OSD_INFORMATION: u8 = 0xb0;
+/// The VPD page Security Token of object drives (OSD-2).
+const SECURITY_TOKEN: u8 = 0xb1;
+
+async fn probe_disk(
+    ask: &mut Ask<'_>,
+    inquiry: Inquiry,
+    identity: String,
+    pages: &[u8],
+) -> Result<UnitDescription, Error> {
     let has = |page: u8| pages.contains(&page);
-
-    let mut identity = None;
-    if has(0x83) {
-        identity = unit_description::designator(&ask.vpd(0x83).await?);
-    }
-    if identity.is_none() && has(0x80) {
-        identity = Some(unit_description::serial_identity(&inquiry, &ask.vpd(0x80).await?));
-    }
-    // A unit without a designator and a serial number is identified by its target and LUN.
-    let identity = identity.unwrap_or_else(|| format!("{}/{}", settings.target, settings.lun));
-
     let capacity = ask.capacity().await?;
     let mut limits = RemoteBlockLimits::default();
     if has(0xb0) {
@@ -84,6 +109,7 @@ pub(crate) async fn probe(
             // The remote storage may keep older copies of overwritten data.
             in_place: false,
         },
+        object_drive: None,
         fua: caching.fua,
         max_transfer_blocks: limits.max_transfer_blocks,
         orders_flushes: ours.orders_flushes,
@@ -108,6 +134,27 @@ struct Ask<'a> {
 }
 
 impl Ask<'_> {
+    /// Returns the standard INQUIRY data, which a unit returns even if it is not ready.
+    async fn inquiry(&mut self) -> Result<Inquiry, Error> {
+        let inquiry = PrimaryCommand::Inquiry { page: None, allocation_length: 36 };
+        let data = self.data(&Command::Primary(inquiry), 36).await?;
+        Inquiry::parse(&data.ok_or_else(|| Error::unit("it refuses INQUIRY"))?)
+    }
+
+    /// Returns the identity of the unit, which has these VPD pages.
+    async fn identity(&mut self, inquiry: &Inquiry, pages: &[u8]) -> Result<String, Error> {
+        if pages.contains(&0x83)
+            && let Some(identity) = unit_description::designator(&self.vpd(0x83).await?)
+        {
+            return Ok(identity);
+        }
+        if pages.contains(&0x80) {
+            return Ok(unit_description::serial_identity(inquiry, &self.vpd(0x80).await?));
+        }
+        // A unit without a designator and a serial number is identified by its target and LUN.
+        Ok(format!("{}/{}", self.settings.target, self.settings.lun))
+    }
+
     /// Sends TEST UNIT READY until the unit is ready, but not longer than the time-out for a busy target.
     async fn until_ready(&mut self) -> Result<(), Error> {
         let time_out = self.settings.busy_time_out;

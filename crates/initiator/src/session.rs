@@ -19,8 +19,9 @@ use crate::{
     claim::Claimed,
     clock::now,
     driver::{InitiatorDriver, Message},
-    pending_commands::Job,
+    pending_commands::{CommandRepetition, CommandSource, Job},
     session_state::RemoteSessionState,
+    unit_description::UnitKind,
     verified_session::{ExpectedUnit, VerifiedSession, connect},
 };
 
@@ -44,12 +45,18 @@ const CLOSED: &str = "the session was closed";
 const CLOSE_TIME_OUT: Duration = Duration::from_secs(5);
 
 impl RemoteSession {
-    /// Logs in and reads the unit's description. Returns an error at once if one of them fails. Later logins accept
+    /// Logs in and reads the disk's description. Returns an error at once if one of them fails. Later logins accept
     /// only this unit.
-    pub async fn open(mut settings: Settings) -> Result<Self, Error> {
+    pub async fn open(settings: Settings) -> Result<Self, Error> {
+        Self::open_kind(settings, UnitKind::Disk).await
+    }
+
+    /// Logs in to a unit of this kind. See [`Self::open`].
+    pub(crate) async fn open_kind(mut settings: Settings, wanted: UnitKind) -> Result<Self, Error> {
         settings.queue_depth = settings.queue_depth.max(1);
         let live = connect(&settings).await?;
-        let expected = ExpectedUnit::new(live.facts.identity.clone(), &live.facts.geometry);
+        live.facts.check_kind(wanted)?;
+        let expected = ExpectedUnit::of(&live.facts);
         let session = Self::start(settings, expected, Some(live));
         // Wait for the driver to set the state to `Up`, which happens only when its task runs.
         let mut state = session.watch();
@@ -90,8 +97,23 @@ impl RemoteSession {
         transfer: DataPhase,
     ) -> Result<PerformedCommand, CommandError> {
         let (reply, answer) = oneshot::channel();
-        let job = Message::Job(Job { cdb, transfer, reply, only_in: None });
+        let job = Message::Job(Job::new(cdb, transfer, reply, CommandRepetition::Allowed));
         let sent = self.messages.send(job).await;
+        sent.map_err(|_| CommandError::Away(CLOSED.into()))?;
+        answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
+    }
+
+    /// Performs a command that `source` makes, and that is made again whenever it is sent again. Returns the status with
+    /// which the target ended it, whatever it is.
+    pub(crate) async fn execute_made(
+        &self,
+        source: Arc<dyn CommandSource>,
+        repetition: CommandRepetition,
+    ) -> Result<PerformedCommand, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        let (cdb, transfer) = source.make();
+        let job = Job { source: Some(source), ..Job::new(cdb, transfer, reply, repetition) };
+        let sent = self.messages.send(Message::Job(job)).await;
         sent.map_err(|_| CommandError::Away(CLOSED.into()))?;
         answer.await.map_err(|_| CommandError::Unreachable(CLOSED.into()))?
     }
@@ -106,7 +128,8 @@ impl RemoteSession {
     ) -> Result<PerformedCommand, CommandError> {
         let (reply, answer) = oneshot::channel();
         let transfer = DataPhase::None;
-        let job = Message::Job(Job { cdb, transfer, reply, only_in: Some(generation) });
+        let job =
+            Message::Job(Job::new(cdb, transfer, reply, CommandRepetition::OnlyIn(generation)));
         let sent = self.messages.send(job).await;
         sent.map_err(|_| CommandError::Away(CLOSED.into()))?;
         queued();
@@ -140,6 +163,10 @@ impl RemoteSession {
     /// Requests a check in the background of whether the unit has grown.
     pub fn look_at_size(&self) {
         self.shared.look_at_size.notify_one();
+    }
+
+    pub(crate) fn shared(&self) -> Arc<RemoteSessionState> {
+        Arc::clone(&self.shared)
     }
 
     /// Returns the claim that is presented after every login.

@@ -1,6 +1,7 @@
-//! The description of a unit: INQUIRY data, vital product data, capacity and mode pages (SPC-4, SBC-3). All of this
-//! data comes from the target and may be wrong.
+//! The description of a unit: INQUIRY data, vital product data, capacity and mode pages (SPC-4, SBC-3, OSD-2). All of
+//! this data comes from the target and may be wrong.
 
+use bytes::Bytes;
 use scsi::Sense;
 use volume::Geometry;
 
@@ -14,8 +15,11 @@ pub struct UnitDescription {
     pub identity: String,
     pub vendor: String,
     pub product: String,
-    /// Size and capabilities of the unit.
+    /// Size and capabilities of a disk. An object drive has no blocks.
     pub geometry: Geometry,
+    /// The properties of an object drive; `None` for a disk.
+    pub object_drive: Option<ObjectDriveDescription>,
+    /// True if the unit supports FUA.
     pub fua: bool,
     /// Maximum number of blocks in one command; `None` if the unit reports no limit.
     pub max_transfer_blocks: Option<u32>,
@@ -26,26 +30,87 @@ pub struct UnitDescription {
     pub write_same_unmap_blocks: Option<u32>,
 }
 
+/// The properties of an object drive (OSD-2), device type 11h.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ObjectDriveDescription {
+    /// The security token of the session, from VPD page B1h, which the security method CAPKEY signs; empty if the drive
+    /// has none.
+    pub security_token: Bytes,
+    /// OSD SYSTEM ID, from VPD page B0h; `None` if the drive does not report it.
+    pub system_id: Option<[u8; 20]>,
+}
+
+/// The device types that the initiator knows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum UnitKind {
+    /// Device type 00h.
+    Disk,
+    /// Device type 11h.
+    ObjectDrive,
+}
+
+impl UnitDescription {
+    /// Returns the description of an object drive.
+    pub(crate) fn of_object_drive(
+        identity: String,
+        inquiry: Inquiry,
+        object_drive: ObjectDriveDescription,
+    ) -> Self {
+        Self {
+            identity,
+            vendor: inquiry.vendor,
+            product: inquiry.product,
+            // Without blocks, no flush and no write is ever sent because of this geometry.
+            geometry: Geometry { blocks: 0, ..Geometry::with_blocks(1) },
+            object_drive: Some(object_drive),
+            fua: true,
+            max_transfer_blocks: None,
+            orders_flushes: false,
+            write_same_unmap_blocks: None,
+        }
+    }
+
+    #[must_use]
+    pub fn kind(&self) -> UnitKind {
+        if self.object_drive.is_some() { UnitKind::ObjectDrive } else { UnitKind::Disk }
+    }
+
+    /// Returns an error if the unit is of another kind than `wanted`.
+    pub(crate) fn check_kind(&self, wanted: UnitKind) -> Result<(), Error> {
+        match (wanted, self.kind()) {
+            (UnitKind::Disk, UnitKind::ObjectDrive) => {
+                Err(Error::unit("it is not a disk but has device type 17 (object drive)"))
+            }
+            (UnitKind::ObjectDrive, UnitKind::Disk) => {
+                Err(Error::unit("it is not an object drive but a disk"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Standard INQUIRY data (SPC-4, 6.6.2).
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Inquiry {
+    pub(crate) kind: UnitKind,
     pub(crate) vendor: String,
     pub(crate) product: String,
 }
 
 impl Inquiry {
-    /// Parses standard INQUIRY data. Returns an error if the unit is not a disk.
+    /// Parses standard INQUIRY data. Returns an error if the unit is neither a disk nor an object drive.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, Error> {
         let first = *data.first().ok_or_else(|| Error::unit("INQUIRY returned nothing"))?;
-        match (first >> 5, first & 0x1f) {
-            (0, 0x00) => {}
+        let kind = match (first >> 5, first & 0x1f) {
+            (0, 0x00) => UnitKind::Disk,
+            (0, 0x11) => UnitKind::ObjectDrive,
             (0, kind) => {
                 return Err(Error::unit(format!("it is not a disk but has device type {kind}")));
             }
             _ => return Err(Error::unit("there is no such logical unit")),
-        }
+        };
         let text = |range: std::ops::Range<usize>| text(data.get(range).unwrap_or_default());
-        Ok(Self { vendor: text(8..16), product: text(16..32) })
+        Ok(Self { kind, vendor: text(8..16), product: text(16..32) })
     }
 }
 

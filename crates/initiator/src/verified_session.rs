@@ -7,11 +7,12 @@ use volume::{Geometry, Holding};
 
 use crate::{
     Error, Settings, UnitDescription, probe::probe, session_io::SessionIo,
-    session_state::RemoteSessionState,
+    session_state::RemoteSessionState, unit_description::UnitKind,
 };
 
 #[derive(Clone, Debug)]
 pub(crate) struct ExpectedUnit {
+    pub(crate) kind: UnitKind,
     pub(crate) identity: String,
     pub(crate) block_size: u32,
     pub(crate) blocks: u64,
@@ -26,14 +27,25 @@ pub(crate) struct VerifiedSession {
 }
 
 impl ExpectedUnit {
+    /// Returns what is expected of a disk.
     pub(crate) fn new(identity: String, geometry: &Geometry) -> Self {
-        Self { identity, block_size: geometry.block_size, blocks: geometry.blocks }
+        let (block_size, blocks) = (geometry.block_size, geometry.blocks);
+        Self { kind: UnitKind::Disk, identity, block_size, blocks }
+    }
+
+    /// Returns what is expected of the unit after the first login.
+    pub(crate) fn of(facts: &UnitDescription) -> Self {
+        Self { kind: facts.kind(), ..Self::new(facts.identity.clone(), &facts.geometry) }
     }
 
     /// Returns an error if a unit with this description is not the expected one, since data must never be sent to
     /// another unit.
     fn check(&self, facts: &UnitDescription) -> Result<(), Error> {
-        let found = Self::new(facts.identity.clone(), &facts.geometry);
+        let found = Self::of(facts);
+        if found.kind != self.kind {
+            let reason = format!("the remote unit {} has another device type", found.identity);
+            return Err(Error::Changed(reason.into()));
+        }
         if found.identity != self.identity {
             let (found, expected) = (found.identity, &self.identity);
             let reason = format!("the remote unit is {found}, and {expected} is expected");
@@ -150,6 +162,7 @@ mod tests {
             vendor: String::new(),
             product: String::new(),
             geometry: Geometry::with_blocks(100),
+            object_drive: None,
             fua: true,
             max_transfer_blocks: None,
             orders_flushes: false,

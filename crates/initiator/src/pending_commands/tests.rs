@@ -1,5 +1,7 @@
 //! Tests the table of pending commands: the order of sending, repetitions, and waiting writes.
 
+use scsi::SenseKey;
+
 use super::*;
 
 type Answered = oneshot::Receiver<Result<PerformedCommand, CommandError>>;
@@ -11,7 +13,7 @@ fn table() -> PendingTable {
 fn add(table: &mut PendingTable, opcode: u8, now: Instant) -> Answered {
     let (reply, answer) = oneshot::channel();
     table.add(
-        Job { cdb: Cdb::new(&[opcode]), transfer: DataPhase::None, reply, only_in: None },
+        Job::new(Cdb::new(&[opcode]), DataPhase::None, reply, CommandRepetition::Allowed),
         now,
     );
     answer
@@ -166,7 +168,7 @@ fn no_write_overtakes_an_abandoned_write() {
     let add_write = |table: &mut PendingTable| {
         let (reply, answer) = oneshot::channel();
         let transfer = DataPhase::Out(bytes::Bytes::from_static(b"x"));
-        table.add(Job { cdb: Cdb::new(&[0x2a]), transfer, reply, only_in: None }, now);
+        table.add(Job::new(Cdb::new(&[0x2a]), transfer, reply, CommandRepetition::Allowed), now);
         answer
     };
     let abandoned = add_write(&mut table);
@@ -184,7 +186,7 @@ fn write(table: &mut PendingTable, lba: u8, blocks: u8, now: Instant) -> Answere
     let (reply, answer) = oneshot::channel();
     let transfer = DataPhase::Out(bytes::Bytes::from_static(b"x"));
     let cdb = Cdb::new(&[0x2a, 0, 0, 0, 0, lba, 0, 0, blocks, 0]);
-    table.add(Job { cdb, transfer, reply, only_in: None }, now);
+    table.add(Job::new(cdb, transfer, reply, CommandRepetition::Allowed), now);
     answer
 }
 
@@ -236,7 +238,7 @@ fn a_write_that_is_sent_again_overwrites_no_later_write() {
 fn add_once(table: &mut PendingTable, now: Instant) -> Answered {
     let (reply, answer) = oneshot::channel();
     let (cdb, transfer) = (Cdb::new(&[0x35]), DataPhase::None);
-    table.add(Job { cdb, transfer, reply, only_in: Some(1) }, now);
+    table.add(Job::new(cdb, transfer, reply, CommandRepetition::OnlyIn(1)), now);
     answer
 }
 
@@ -307,4 +309,137 @@ fn an_abandoned_command_is_not_sent() {
     drop(add(&mut table, 0, now));
     assert!(table.next(now, &mut InitiatorStatistics::default()).is_none());
     assert_eq!(table.len(), 0);
+}
+
+/// Makes commands whose operation code counts how often they were made.
+struct Counting {
+    made: std::sync::atomic::AtomicU8,
+    changes: Option<ChangedObject>,
+}
+
+impl Counting {
+    fn new(changes: Option<ChangedObject>) -> Arc<Self> {
+        Arc::new(Self { made: Default::default(), changes })
+    }
+}
+
+impl CommandSource for Counting {
+    fn make(&self) -> (Cdb, DataPhase) {
+        let made = self.made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        (Cdb::new(&[made]), DataPhase::None)
+    }
+
+    fn changes(&self) -> Option<ChangedObject> {
+        self.changes
+    }
+}
+
+fn add_made(
+    table: &mut PendingTable,
+    source: &Arc<Counting>,
+    repetition: CommandRepetition,
+    now: Instant,
+) -> Answered {
+    let (reply, answer) = oneshot::channel();
+    let (cdb, transfer) = source.make();
+    let job = Job::new(cdb, transfer, reply, repetition);
+    table.add(Job { source: Some(source.clone()), ..job }, now);
+    answer
+}
+
+#[test]
+fn a_signed_command_is_signed_again_before_it_is_sent_again() {
+    let (mut table, now) = (table(), Instant::now());
+    let source = Counting::new(None);
+    let _answer = add_made(&mut table, &source, CommandRepetition::Allowed, now);
+    let mut statistics = InitiatorStatistics::default();
+    let first = table.next(now, &mut statistics).unwrap();
+    assert_eq!(first.cdb[0], 0, "the caller has just signed it");
+    table.replay(vec![first], &mut statistics);
+    let second = table.next(now, &mut statistics).unwrap();
+    assert_eq!(second.cdb[0], 1);
+    let busy = ended(ScsiStatus::Busy, None);
+    table.complete(second.tag, busy, 0, now, &mut statistics);
+    table.wake(now + BUSY_PAUSE);
+    assert_eq!(table.next(now, &mut statistics).unwrap().cdb[0], 2);
+}
+
+#[test]
+fn a_signature_that_waited_long_or_is_for_another_session_is_made_again() {
+    let (mut table, now) = (table(), Instant::now());
+    let source = Counting::new(None);
+    let mut statistics = InitiatorStatistics::default();
+    let _answer = add_made(&mut table, &source, CommandRepetition::Allowed, now);
+    let later = now + MOST_AGE + Duration::from_millis(1);
+    assert_eq!(table.next(later, &mut statistics).unwrap().cdb[0], 1);
+    let _answer = add_made(&mut table, &source, CommandRepetition::Allowed, now);
+    table.generation += 1;
+    assert_eq!(table.next(now, &mut statistics).unwrap().cdb[0], 3);
+}
+
+#[test]
+fn a_command_that_must_not_be_repeated_is_returned_after_a_lost_session() {
+    let (mut table, now) = (table(), Instant::now());
+    let source = Counting::new(None);
+    let mut answer = add_made(&mut table, &source, CommandRepetition::Forbidden, now);
+    let mut statistics = InitiatorStatistics::default();
+    // A unit attention says that the command was not begun.
+    let sent = table.next(now, &mut statistics).unwrap();
+    let attention = ended(ScsiStatus::CheckCondition, Some(SenseKey::UnitAttention));
+    table.complete(sent.tag, attention, 0, now, &mut statistics);
+    let sent = table.next(now, &mut statistics).unwrap();
+    assert!(answer.try_recv().is_err());
+    table.replay(vec![sent], &mut statistics);
+    assert!(table.next(now, &mut statistics).is_none());
+    assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::NotRepeated(_))));
+    // The target may have begun a command that it aborted.
+    let mut answer = add_made(&mut table, &source, CommandRepetition::Forbidden, now);
+    let sent = table.next(now, &mut statistics).unwrap();
+    let aborted = ended(ScsiStatus::CheckCondition, Some(SenseKey::AbortedCommand));
+    table.complete(sent.tag, aborted, 0, now, &mut statistics);
+    assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::NotRepeated(_))));
+}
+
+#[test]
+fn the_caller_of_a_made_command_gets_every_status() {
+    let (mut table, now) = (table(), Instant::now());
+    let source = Counting::new(None);
+    let mut answer = add_made(&mut table, &source, CommandRepetition::Allowed, now);
+    let mut statistics = InitiatorStatistics::default();
+    let sent = table.next(now, &mut statistics).unwrap();
+    let refused = ended(ScsiStatus::CheckCondition, Some(SenseKey::IllegalRequest));
+    table.complete(sent.tag, refused, 0, now, &mut statistics);
+    let performed = answer.try_recv().unwrap().unwrap();
+    assert_eq!(performed.status, ScsiStatus::CheckCondition);
+    assert_eq!(performed.sense.unwrap().key, SenseKey::IllegalRequest);
+}
+
+#[test]
+fn the_sense_of_a_recovered_error_reaches_the_caller() {
+    let (mut table, now) = (table(), Instant::now());
+    let mut answer = add(&mut table, 0x28, now);
+    let mut statistics = InitiatorStatistics::default();
+    let sent = table.next(now, &mut statistics).unwrap();
+    let recovered = ended(ScsiStatus::CheckCondition, Some(SenseKey::RecoveredError));
+    table.complete(sent.tag, recovered, 0, now, &mut statistics);
+    let performed = answer.try_recv().unwrap().unwrap();
+    assert_eq!(performed.sense.unwrap().key, SenseKey::RecoveredError);
+}
+
+#[test]
+fn writes_to_two_objects_do_not_wait_for_each_other() {
+    let (mut table, now) = (table(), Instant::now());
+    let mut statistics = InitiatorStatistics::default();
+    let write = |object, first, end| Counting::new(Some(ChangedObject { object, first, end }));
+    let allowed = CommandRepetition::Allowed;
+    let sources =
+        [write((1, 1), 0, 8), write((1, 2), 0, 8), write((1, 1), 8, 9), write((1, 1), 7, 9)];
+    let _answers = sources.each_ref().map(|source| add_made(&mut table, source, allowed, now));
+    let sent: Vec<_> = std::iter::from_fn(|| table.next(now, &mut statistics)).collect();
+    assert_eq!(sent.iter().map(|sent| sent.tag).collect::<Vec<_>>(), [0, 1, 2]);
+    for tag in [0, 2] {
+        let done = ended(ScsiStatus::Good, None);
+        table.complete(tag, done, 0, now, &mut statistics);
+    }
+    assert_eq!(table.next(now, &mut statistics).unwrap().tag, 3);
 }

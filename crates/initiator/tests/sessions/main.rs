@@ -12,3 +12,4 @@ mod compression;
 mod tls;
 mod hostile;
 mod tgt;
+mod objects;

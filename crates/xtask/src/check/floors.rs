@@ -41,7 +41,7 @@ const PLACES: &[CrateFloor] = &[
     place("transport", 2, &["fairtcp", "iscsi"]),
     place("wan", 2, &["sim"]),
     place("osd", 2, &["object", "scsi"]),
-    place("initiator", 3, &["transport", "iscsi", "scsi", "volume"]),
+    place("initiator", 3, &["transport", "iscsi", "object", "osd", "scsi", "volume"]),
     place("target", 3, &["transport", "iscsi", "scsi", "unit", "volume"]),
     place("attach", 3, &["volume"]),
     place("control", 3, &["names", "wan"]),
@@ -52,7 +52,7 @@ const PLACES: &[CrateFloor] = &[
     place("lab", 5, &["control", "fairtcp", "program", "rig", "wan", "workload"]),
     place("bench", 5, &["program", "rawclient", "rig", "workload"]),
     place("node", 6, &["cache", "config", "control", "initiator", "names", "scsi", "stack", "target", "transport", "unit", "volume"]),
-    place("forebay", 7, &["attach", "cache", "config", "control", "initiator", "iscsi", "lab", "names", "node", "program", "stack", "target", "transport", "unit", "volume", "wan", "workload"]),
+    place("forebay", 7, &["attach", "cache", "config", "control", "initiator", "iscsi", "lab", "names", "node", "object", "osd", "program", "stack", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 8, &["program", "rawclient", "rig"]),
 ];
 

@@ -4,6 +4,7 @@
 
 #[path = "../../../../transport/tests/certificates/mod.rs"]
 pub mod certificates;
+pub mod drive;
 pub mod node;
 pub mod relay;
 pub mod tgt;

@@ -1,0 +1,287 @@
+//! The permission with which an initiator uses a drive, and the proof of it for each command.
+
+use std::{collections::HashMap, sync::Arc};
+
+use object::{Command, KeyToSet, ObjectAddress, ObjectError, ObjectType, SetKeyRequest};
+use osd::{
+    CAPABILITY_BYTES, Capability, OsdCdb, Permissions,
+    security::{Algorithm, CapabilityKey, Key, SecurityMethod, SigningKey, SystemId},
+};
+use parking_lot::Mutex;
+
+use super::key_chain::KeyChain;
+
+/// A capability that the drive's owner has signed, with its capability key.
+#[derive(Clone, Debug)]
+pub struct GrantedCapability {
+    bytes: [u8; CAPABILITY_BYTES],
+    capability: Capability,
+    key: CapabilityKey,
+}
+
+impl GrantedCapability {
+    /// Returns `None` if the bytes are not a capability of OSD-2.
+    #[must_use]
+    pub fn new(bytes: [u8; CAPABILITY_BYTES], key: Key) -> Option<Self> {
+        let capability = Capability::parse(&bytes).ok()??;
+        let key = CapabilityKey { algorithm: capability.algorithm, key };
+        Some(Self { bytes, capability, key })
+    }
+
+    #[must_use]
+    pub const fn capability(&self) -> &Capability {
+        &self.capability
+    }
+
+    /// Returns true if the capability permits the command, apart from its lists of attributes.
+    fn permits(&self, command: &Command) -> bool {
+        let is_type = match command.object().known_type() {
+            Some(known) if !command.creates() => self.capability.object_type == known,
+            _ => true,
+        };
+        is_type && self.capability.check(command).is_ok()
+    }
+}
+
+/// The permission of an initiator.
+#[derive(Debug, Default)]
+pub enum Credential {
+    /// No capability: for drives without security.
+    #[default]
+    None,
+    /// Everything, with capabilities that the initiator signs itself.
+    Keys(Box<OwnKeys>),
+    /// What these capabilities permit. Each command uses the first that permits it.
+    Capabilities(Vec<GrantedCapability>),
+}
+
+/// The keys of the drive's owner.
+#[derive(Debug)]
+pub struct OwnKeys {
+    chain: KeyChain,
+    method: SecurityMethod,
+    algorithm: Algorithm,
+    /// The version of the working keys that sign.
+    version: u8,
+    /// The capabilities that were signed last.
+    signed: Mutex<HashMap<SignedFor, Arc<CommandProof>>>,
+}
+
+type SignedFor = (ObjectAddress, ObjectType, SigningKey);
+
+/// The most signed capabilities that are kept: a signature takes about 5 us.
+const SIGNED: usize = 1024;
+
+/// A capability with the key that proves it.
+#[derive(Debug)]
+pub(crate) struct CommandProof {
+    pub(crate) capability: [u8; CAPABILITY_BYTES],
+    pub(crate) method: SecurityMethod,
+    pub(crate) key: CapabilityKey,
+}
+
+impl Credential {
+    /// Returns the credential of the drive's owner. `version` is that of the working keys that sign.
+    #[must_use]
+    pub fn keys(
+        chain: KeyChain,
+        method: SecurityMethod,
+        algorithm: Algorithm,
+        version: u8,
+    ) -> Self {
+        let signed = Mutex::default();
+        Self::Keys(Box::new(OwnKeys { chain, method, algorithm, version, signed }))
+    }
+
+    /// Returns the capability for a command; `None` for a command without one. `lists_collection` is true if the lists
+    /// of the command name pages of collections.
+    ///
+    /// # Errors
+    /// No capability permits the command, or the identifier of the drive is not known.
+    pub(crate) fn prove(
+        &self,
+        command: &Command,
+        lists_collection: bool,
+        system: Option<&SystemId>,
+    ) -> Result<Option<Arc<CommandProof>>, ObjectError> {
+        match self {
+            Self::None => Ok(None),
+            Self::Keys(keys) => {
+                let missing =
+                    || ObjectError::Capability("the drive's system ID is not known".into());
+                keys.prove(command, lists_collection, system.ok_or_else(missing)?).map(Some)
+            }
+            Self::Capabilities(granted) => {
+                let granted = granted.iter().find(|granted| granted.permits(command));
+                let granted = granted.ok_or_else(|| {
+                    let name = OsdCdb::new(*command).service_action().name();
+                    let object = command.object();
+                    ObjectError::Capability(format!(
+                        "no capability of the credential permits {name} of {object}"
+                    ))
+                })?;
+                Ok(Some(Arc::new(CommandProof {
+                    capability: granted.bytes,
+                    method: granted.capability.method,
+                    key: granted.key.clone(),
+                })))
+            }
+        }
+    }
+
+    /// Returns the keys of the drive's owner.
+    #[must_use]
+    pub fn owner(&self) -> Option<&OwnKeys> {
+        match self {
+            Self::Keys(keys) => Some(keys),
+            Self::None | Self::Capabilities(_) => None,
+        }
+    }
+}
+
+impl OwnKeys {
+    fn prove(
+        &self,
+        command: &Command,
+        lists_collection: bool,
+        system: &SystemId,
+    ) -> Result<Arc<CommandProof>, ObjectError> {
+        let (object, object_type) = (command.object(), type_of(command, lists_collection));
+        let signing = SigningKey::for_command(command);
+        let mut signed = self.signed.lock();
+        if let Some(proof) = signed.get(&(object, object_type, signing)) {
+            return Ok(Arc::clone(proof));
+        }
+        let everything = Permissions::NAMES.iter().fold(Permissions::NONE, |all, one| all | one.0);
+        let capability = Capability {
+            algorithm: self.algorithm,
+            key_version: self.version,
+            ..Capability::for_object(object, object_type, everything, self.method)
+        };
+        let (capability, key) = self.chain.sign(&capability, signing, system);
+        let proof = Arc::new(CommandProof { capability, method: self.method, key });
+        if signed.len() >= SIGNED {
+            signed.clear();
+        }
+        signed.insert((object, object_type, signing), Arc::clone(&proof));
+        Ok(proof)
+    }
+
+    /// Returns the command that sets a key to the one which the master key determines.
+    #[must_use]
+    pub fn set_key(&self, key: KeyToSet) -> Command {
+        Command::SetKey(SetKeyRequest { key, key_identifier: [0; 7], seed: self.chain.seed(key) })
+    }
+
+    /// Signs a capability for another client.
+    #[must_use]
+    pub fn grant(&self, capability: &Capability, key: SigningKey, system: &SystemId) -> Grant {
+        let (capability, key) = self.chain.sign(capability, key, system);
+        Grant { capability, key: key.key }
+    }
+
+    #[must_use]
+    pub const fn method(&self) -> SecurityMethod {
+        self.method
+    }
+
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    #[must_use]
+    pub const fn version(&self) -> u8 {
+        self.version
+    }
+}
+
+/// A capability and its key, to hand to a client.
+#[derive(Clone, Debug)]
+pub struct Grant {
+    pub capability: [u8; CAPABILITY_BYTES],
+    pub key: Key,
+}
+
+/// Returns the type of the object that a command is about. The identifiers of user objects and collections do not
+/// differ, so that GET and SET ATTRIBUTES go by the pages of their lists.
+fn type_of(command: &Command, lists_collection: bool) -> ObjectType {
+    match command {
+        Command::Create { .. }
+        | Command::CreateAndWrite { .. }
+        | Command::CopyUserObjects { .. } => ObjectType::UserObject,
+        Command::CreateCollection { .. }
+        | Command::CreateUserTrackingCollection { .. }
+        | Command::RemoveCollection { .. }
+        | Command::FlushCollection { .. }
+        | Command::Query { .. }
+        | Command::RemoveMemberObjects { .. }
+        | Command::GetMemberAttributes { .. }
+        | Command::SetMemberAttributes { .. } => ObjectType::Collection,
+        Command::CreatePartition { .. } => ObjectType::Partition,
+        _ => match command.object().known_type() {
+            Some(known) => known,
+            None if lists_collection || matches!(command, Command::ListCollection { .. }) => {
+                ObjectType::Collection
+            }
+            None => ObjectType::UserObject,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use object::ListRequest;
+
+    use super::*;
+
+    const OBJECT: ObjectAddress = ObjectAddress::new(0x10000, 0x10001);
+
+    fn granted(
+        object: ObjectAddress,
+        object_type: ObjectType,
+        permissions: Permissions,
+    ) -> GrantedCapability {
+        let capability =
+            Capability::for_object(object, object_type, permissions, SecurityMethod::CmdRsp);
+        GrantedCapability::new(capability.to_bytes(), Key::new([7; 32])).unwrap()
+    }
+
+    #[test]
+    fn each_command_uses_the_capability_that_permits_it() {
+        let credential = Credential::Capabilities(vec![
+            granted(ObjectAddress::ROOT, ObjectType::Root, Permissions::GET_ATTRIBUTES),
+            granted(OBJECT, ObjectType::UserObject, Permissions::READ),
+            granted(ObjectAddress::partition(0x10000), ObjectType::UserObject, Permissions::CREATE),
+        ]);
+        let prove = |command| credential.prove(&command, false, None);
+        let read = prove(Command::Read { object: OBJECT, length: 1, start: 0 }).unwrap().unwrap();
+        let root = prove(Command::GetAttributes { object: ObjectAddress::ROOT }).unwrap().unwrap();
+        assert_ne!(read.capability, root.capability);
+        prove(Command::Create { partition: 0x10000, requested: 0, count: 1 }).unwrap();
+        let refused = prove(Command::Write { object: OBJECT, length: 1, start: 0 }).unwrap_err();
+        assert!(refused.to_string().contains("WRITE of 10000h/10001h"), "{refused}");
+        let list = ListRequest::default();
+        // The capability for new objects of the partition is not one for the partition.
+        assert!(prove(Command::List { partition: 0x10000, list }).is_err());
+    }
+
+    #[test]
+    fn the_owner_signs_each_command_with_the_key_of_its_level() {
+        let chain =
+            KeyChain::parse(format!("{}\n{}\n", "01".repeat(32), "02".repeat(32)).as_bytes());
+        let credential =
+            Credential::keys(chain.unwrap(), SecurityMethod::CmdRsp, Algorithm::HmacSha256, 3);
+        let system = [9; 20];
+        let prove = |command| credential.prove(&command, false, Some(&system)).unwrap().unwrap();
+        let get = prove(Command::GetAttributes { object: OBJECT });
+        let again = prove(Command::GetAttributes { object: OBJECT });
+        assert!(Arc::ptr_eq(&get, &again));
+        let capability = Capability::parse(&get.capability).unwrap().unwrap();
+        assert_eq!((capability.key_version, capability.object), (3, OBJECT));
+        let root = prove(Command::GetAttributes { object: ObjectAddress::ROOT });
+        assert_ne!(get.key.key.bytes(), root.key.key.bytes());
+        let unknown = credential.prove(&Command::GetAttributes { object: OBJECT }, false, None);
+        assert!(unknown.is_err());
+    }
+}

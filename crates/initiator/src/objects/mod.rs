@@ -1,0 +1,122 @@
+//! The objects of a drive behind an iSCSI session, as an [`ObjectStore`].
+//!
+//! | state | after a lost session |
+//! |---|---|
+//! | a command that has the same effect when it is performed twice | it is signed and sent again |
+//! | a command that [`Command::is_unrepeatable`] | its request tag is looked up (see `osd::RequestTag`) |
+//! | acknowledged changes that were not flushed | if the boot epoch has changed, the next flush fails once |
+//!
+//! Each command is signed when it is sent, with a fresh nonce by the drive's clock. Each answer is checked: the integrity
+//! check values of status and data, lengths, identifiers, and that attributes are those of the request.
+
+mod key_chain;
+mod credential;
+mod drive_time;
+mod refusal;
+mod encoding;
+mod signing;
+mod answer;
+mod unflushed;
+mod drive_facts;
+mod requests;
+
+use std::sync::Arc;
+
+use object::{ObjectError, ObjectRequest, ObjectResult, ObjectStore};
+use osd::security::SystemId;
+use parking_lot::Mutex;
+use volume::Reply;
+
+pub use self::{
+    credential::{Credential, Grant, GrantedCapability, OwnKeys},
+    key_chain::{InvalidKeyFile, KeyChain},
+};
+use self::{drive_facts::DriveFacts, drive_time::DriveTime, signing::Signer, unflushed::Unflushed};
+use crate::{Error, RemoteSession, Settings, unit_description::UnitKind};
+
+/// A drive that is reached through a session with all recovery levels. Calls wait at most as long as the time-outs of
+/// the settings allow.
+pub struct RemoteObjects {
+    session: RemoteSession,
+    credential: Credential,
+    signer: Arc<Signer>,
+    /// The identifier of the drive, over which capabilities are signed.
+    system: Mutex<Option<SystemId>>,
+    facts: Mutex<DriveFacts>,
+    /// Held while the facts are read.
+    learning: tokio::sync::Mutex<()>,
+    unflushed: Mutex<Unflushed>,
+}
+
+impl RemoteObjects {
+    /// Logs in to an object drive, and reads its clock, its system ID and its boot epoch. `system` is needed if the
+    /// drive's owner signs, and the drive does not report its system ID in its vital product data.
+    ///
+    /// # Errors
+    /// The session cannot be opened, or the unit is not an object drive.
+    pub async fn connect(
+        settings: Settings,
+        credential: Credential,
+        system: Option<SystemId>,
+    ) -> Result<Self, Error> {
+        let session = RemoteSession::open_kind(settings, UnitKind::ObjectDrive).await?;
+        let facts = session.facts().ok_or(Error::Closed)?;
+        let reported = facts.object_drive.as_ref().and_then(|drive| drive.system_id);
+        let signer = Signer { time: DriveTime::new()?, state: session.shared() };
+        Ok(Self {
+            session,
+            credential,
+            signer: Arc::new(signer),
+            system: Mutex::new(system.or(reported)),
+            facts: Mutex::new(DriveFacts::default()),
+            learning: tokio::sync::Mutex::default(),
+            unflushed: Mutex::default(),
+        })
+    }
+
+    #[must_use]
+    pub fn session(&self) -> &RemoteSession {
+        &self.session
+    }
+
+    #[must_use]
+    pub const fn credential(&self) -> &Credential {
+        &self.credential
+    }
+
+    /// Returns the identifier of the drive, if it is known.
+    #[must_use]
+    pub fn system_id(&self) -> Option<SystemId> {
+        *self.system.lock()
+    }
+
+    /// Returns the time of the drive as far as it is known.
+    #[must_use]
+    pub fn drive_time(&self) -> object::Timestamp {
+        self.signer.time.now()
+    }
+
+    /// Logs out, which takes at most 10 s. Does not flush. Later calls fail.
+    pub async fn close(&self) {
+        self.session.close().await;
+    }
+
+    /// Performs one command. See [`ObjectStore::perform`].
+    ///
+    /// # Errors
+    /// See [`ObjectError`].
+    pub async fn request(&self, request: ObjectRequest) -> ObjectResult {
+        self.learn_once().await;
+        let result = self.perform_known(request).await;
+        match result {
+            Err(ObjectError::Quota { used: 0, limit: 0 }) => Err(self.quota().await),
+            other => other,
+        }
+    }
+}
+
+impl ObjectStore for RemoteObjects {
+    fn perform(&self, request: ObjectRequest) -> Reply<'_, ObjectResult> {
+        Reply::new(self.request(request))
+    }
+}

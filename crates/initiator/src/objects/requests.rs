@@ -1,0 +1,210 @@
+//! One request from signature to reply, its repetition, and the lookup of its outcome.
+
+use std::sync::Arc;
+
+use object::{
+    Attribute, AttributeSelection, Command, CurrentCommand, ListedObject, ObjectAddress,
+    ObjectError, ObjectReply, ObjectRequest, ObjectResult, ObjectType,
+};
+use osd::{REQUEST_HORIZON, REQUEST_RESULT, REQUEST_TAG, RequestResult, RequestTag};
+
+use super::{
+    RemoteObjects,
+    answer::{AnswerError, decode},
+    encoding::names_collection,
+    signing::SignedCommand,
+    unflushed::{is_flush, leaves_unflushed},
+};
+use crate::{CommandError, pending_commands::CommandRepetition};
+
+/// How often a command is performed that the drive has not begun.
+const ATTEMPTS: usize = 4;
+
+/// A request that the drive has answered.
+pub(super) struct Exchanged {
+    pub(super) reply: ObjectReply,
+    /// The generation of the session that answered.
+    pub(super) generation: u64,
+}
+
+/// The reason why a request has no reply.
+#[derive(Debug)]
+pub(super) enum ExchangeError {
+    /// The drive's answer, or a request that was not sent.
+    Refused(ObjectError),
+    NonceTime(Option<u64>),
+    /// The command was never sent.
+    NotSent(String),
+    /// The command may have been performed.
+    Lost(String),
+}
+
+impl ExchangeError {
+    pub(super) fn into_object_error(self) -> ObjectError {
+        match self {
+            Self::Refused(error) => error,
+            Self::NonceTime(_) => {
+                let reason = "the time of the nonce is not near the time of the drive";
+                ObjectError::Capability(reason.into())
+            }
+            Self::NotSent(reason) | Self::Lost(reason) => ObjectError::Unreachable(reason),
+        }
+    }
+}
+
+/// The outcome of a command whose answer was lost.
+enum LookedUp {
+    /// The result, and the generation of the session that has reported it.
+    Performed(RequestResult, u64),
+    NotPerformed,
+    Unknown,
+}
+
+impl RemoteObjects {
+    pub(super) async fn perform_known(&self, request: ObjectRequest) -> ObjectResult {
+        if is_flush(&request.command) {
+            return self.flush(&request).await;
+        }
+        let exchanged = if request.command.is_unrepeatable() {
+            self.perform_once(request.clone()).await?
+        } else {
+            self.perform_repeatable(&request).await?
+        };
+        if leaves_unflushed(&request.command, request.options.fua) {
+            let epoch = self.epoch_of(exchanged.generation).await;
+            let object = match exchanged.reply.current.object {
+                ObjectAddress::ROOT => request.command.object(),
+                created => created,
+            };
+            self.unflushed.lock().note_change(object, epoch);
+        }
+        Ok(exchanged.reply)
+    }
+
+    /// Flushes. Fails once if the drive was restarted since changes that were not flushed.
+    async fn flush(&self, request: &ObjectRequest) -> ObjectResult {
+        let begun = {
+            let mut unflushed = self.unflushed.lock();
+            if unflushed.take_lost() {
+                return Err(ObjectError::ChangesMayBeLost);
+            }
+            unflushed.begin_flush()
+        };
+        let Exchanged { reply, generation } = self.perform_repeatable(request).await?;
+        let epoch = self.epoch_of(generation).await;
+        match self.unflushed.lock().end_flush(&request.command, begun, epoch) {
+            true => Ok(reply),
+            false => Err(ObjectError::ChangesMayBeLost),
+        }
+    }
+
+    async fn perform_repeatable(&self, request: &ObjectRequest) -> Result<Exchanged, ObjectError> {
+        for _ in 1..ATTEMPTS {
+            match self.exchange(request, CommandRepetition::Allowed).await {
+                Err(ExchangeError::NonceTime(_)) => self.learn().await?,
+                result => return result.map_err(ExchangeError::into_object_error),
+            }
+        }
+        let last = self.exchange(request, CommandRepetition::Allowed).await;
+        last.map_err(ExchangeError::into_object_error)
+    }
+
+    /// Performs a command that must not be performed twice.
+    async fn perform_once(&self, mut request: ObjectRequest) -> Result<Exchanged, ObjectError> {
+        let tag = self.signer.time.tag();
+        let set = Attribute { id: REQUEST_TAG, value: tag.to_bytes().to_vec().into() };
+        request.set.push(set);
+        let mut lost = String::new();
+        for _ in 0..ATTEMPTS {
+            match self.exchange(&request, CommandRepetition::Forbidden).await {
+                Err(ExchangeError::NonceTime(_)) => self.learn().await?,
+                Err(ExchangeError::Lost(reason)) => match self.look_up(tag).await {
+                    LookedUp::Performed(result, generation) => {
+                        let reply = self.performed(&request, result).await?;
+                        return Ok(Exchanged { reply, generation });
+                    }
+                    LookedUp::NotPerformed => lost = reason,
+                    LookedUp::Unknown => return Err(ObjectError::OutcomeUnknown),
+                },
+                result => return result.map_err(ExchangeError::into_object_error),
+            }
+        }
+        // The last lookup has shown that the command was not performed.
+        Err(ObjectError::Unreachable(lost))
+    }
+
+    /// Asks the drive for the result of a tag.
+    async fn look_up(&self, tag: RequestTag) -> LookedUp {
+        let root = ObjectAddress::ROOT;
+        let mut request = ObjectRequest::new(Command::GetAttributes { object: root });
+        let set = Attribute { id: REQUEST_TAG, value: tag.to_bytes().to_vec().into() };
+        request.set.push(set);
+        request.get = [REQUEST_RESULT, REQUEST_HORIZON].map(AttributeSelection::One).into();
+        let Ok(exchanged) = self.perform_repeatable(&request).await else {
+            return LookedUp::Unknown;
+        };
+        let [result, horizon] = &exchanged.reply.attributes[..] else { return LookedUp::Unknown };
+        match (RequestResult::parse(&result.value), RequestTag::parse(&horizon.value)) {
+            (Some(result), _) => LookedUp::Performed(result, exchanged.generation),
+            (None, Some(horizon)) if result.value.is_empty() && tag > horizon => {
+                LookedUp::NotPerformed
+            }
+            _ => LookedUp::Unknown,
+        }
+    }
+
+    /// Makes the reply to a command that was performed, and whose answer was lost.
+    async fn performed(&self, request: &ObjectRequest, result: RequestResult) -> ObjectResult {
+        let RequestResult { object_type, object, append_start } = result;
+        let current =
+            CurrentCommand { object_type, object, append_start, ..CurrentCommand::default() };
+        let mut reply = ObjectReply { current, ..ObjectReply::default() };
+        if let Command::Create { count, .. } = request.command {
+            let ids = object.object..object.object.saturating_add(count.into());
+            let listed = |id| {
+                let object_type = ObjectType::UserObject;
+                ListedObject { id, object_type, attributes: Vec::new() }
+            };
+            reply.members = ids.map(listed).collect();
+        }
+        if !request.get.is_empty() {
+            // The attributes are those after the command, if the object still exists.
+            let mut get = ObjectRequest::new(Command::GetAttributes { object });
+            get.get.clone_from(&request.get);
+            let got = self.perform_repeatable(&get).await;
+            let got = got.map_err(|_| ObjectError::OutcomeUnknown)?;
+            (reply.attributes, reply.page) = (got.reply.attributes, got.reply.page);
+        }
+        Ok(reply)
+    }
+
+    /// Sends one command, and decodes its answer.
+    pub(super) async fn exchange(
+        &self,
+        request: &ObjectRequest,
+        repetition: CommandRepetition,
+    ) -> Result<Exchanged, ExchangeError> {
+        let system = self.system_id();
+        let proof =
+            self.credential.prove(&request.command, names_collection(request), system.as_ref());
+        let proof = proof.map_err(ExchangeError::Refused)?;
+        let command = SignedCommand::new(request, proof, &self.signer);
+        let command = Arc::new(command.map_err(ExchangeError::Refused)?);
+        let performed = self.session.execute_made(command.clone(), repetition).await;
+        let performed = performed.map_err(|error| match error {
+            CommandError::Away(reason) => ExchangeError::NotSent(reason.to_string()),
+            other => ExchangeError::Lost(other.to_string()),
+        })?;
+        let generation = performed.generation;
+        let nonce = command.last_nonce();
+        let reply = decode(request, command.encoded(), command.proof(), nonce, performed);
+        let reply = reply.map_err(|error| match error {
+            AnswerError::Refused(error) => ExchangeError::Refused(error),
+            AnswerError::NonceTime(time) => ExchangeError::NonceTime(time),
+            AnswerError::NotGenuine(reason) => {
+                ExchangeError::Refused(ObjectError::NotGenuine(reason))
+            }
+        })?;
+        Ok(Exchanged { reply, generation })
+    }
+}
