@@ -4,6 +4,7 @@ mod control_call;
 mod gateway;
 mod volume;
 mod initiator;
+mod object;
 mod tools;
 
 use std::path::PathBuf;
@@ -17,6 +18,10 @@ pub use gateway::{
     Adopt, ClaimAct, ClaimArgs, Export, GatewayAct, GatewayArgs, GiveUp, OfCache, OfLog, SendDown,
 };
 pub use initiator::{Attach, Credentials, Detach, Ls};
+pub use object::{
+    AttributeName, AttributeValue, DriveArgs, IntegrityAlgorithm, Method, ObjectAct, ObjectArgs,
+    ObjectName,
+};
 pub use tools::{KeyArgs, LinkArgs, Quickstart, Relay, SecretArgs, Tunnel, TunnelEnd};
 pub use volume::{NamesArgs, VolumeAct, VolumeArgs};
 
@@ -94,6 +99,11 @@ pub enum ForebayCommand {
     /// Move a volume to another node during operation, or list moves
     #[command(after_help = "Example:\n  forebay volume move payroll --to cellar")]
     Volume(VolumeArgs),
+    /// Use an object drive: keys, partitions, objects, attributes and capabilities
+    #[command(
+        after_help = "Example:\n  forebay object list iscsi://10.0.0.2/iqn.2026-11.com.example:drive --key-file drive.key"
+    )]
+    Object(Box<ObjectArgs>),
     /// Attach a volume to this host as a block device, without the kernel's initiator
     ///
     /// Serves the device until SIGTERM, SIGINT or `forebay detach`, and then waits until the last write is stable.

@@ -22,6 +22,7 @@ mod gateway;
 mod claim;
 mod credentials;
 mod ls;
+mod object;
 mod names_command;
 mod volume_command;
 mod secret;
@@ -78,6 +79,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
         ForebayCommand::Claim(args) => claim::run(args.act),
         ForebayCommand::Forget(args) => forget::run(&args),
         ForebayCommand::Ls(args) => in_runtime(ls::run(&args)),
+        ForebayCommand::Object(args) => in_runtime(object::run(args.act)),
         ForebayCommand::Names(args) => names_command::run(&args),
         ForebayCommand::Volume(args) => volume_command::run(args.act),
         ForebayCommand::Attach(args) => attachment::run(args),

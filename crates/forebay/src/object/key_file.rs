@@ -1,0 +1,101 @@
+//! Files with the master key of a drive.
+
+use std::{
+    fs::File,
+    io::{ErrorKind, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use config::private_file::{self, PrivateFileError, PrivateFileRule};
+use control::Failure;
+use initiator::KeyChain;
+use stack::atomic_file;
+use zeroize::Zeroizing;
+
+use super::hex;
+
+/// Two lines of 64 digits that end with CR and LF.
+const FILE_BYTES: u64 = 2 * 66;
+
+/// Creates a file with a random key. Never replaces an existing one.
+pub fn make(path: &Path) -> Result<(), Failure> {
+    let mut random = Zeroizing::new([0; 64]);
+    getrandom::fill(&mut *random).map_err(Failure::new)?;
+    let (authentication, generation) = random.split_at(32);
+    let lines = [authentication, generation].map(|key| Zeroizing::new(hex::encode(key)));
+    let text = Zeroizing::new(format!("{}\n{}\n", *lines[0], *lines[1]));
+    create(path, text.as_bytes())
+}
+
+/// Creates a file that only its owner can read. Never replaces an existing one.
+pub fn create(path: &Path, content: &[u8]) -> Result<(), Failure> {
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| {
+        file.write_all(content)?;
+        file.sync_all()?;
+        // Sync the name of the file, too: without its key a drive is useless.
+        atomic_file::settle_names(path)
+    });
+    written.map_err(|error| {
+        let failure = Failure::new(format!("cannot make {}: {error}", path.display()));
+        match error.kind() {
+            ErrorKind::AlreadyExists => failure.remedy("name another file, or remove this one"),
+            _ => failure,
+        }
+    })
+}
+
+pub fn read(path: &Path) -> Result<KeyChain, Failure> {
+    let shown = path.display();
+    let read = private_file::read(path, "the key file", PrivateFileRule::Secret, FILE_BYTES);
+    let content = read.map_err(|error| refused(error, &format!("the key file {shown}")))?;
+    KeyChain::parse(&content).map_err(|error| {
+        Failure::settings(format!("{shown} is no key file: {error}"))
+            .remedy("name the file that `forebay object key` has made for this drive")
+    })
+}
+
+/// Returns the failure for a private file that cannot be used. `what` names it.
+pub fn refused(error: PrivateFileError, what: &str) -> Failure {
+    match error {
+        PrivateFileError::Unreadable(error) => {
+            Failure::settings(format!("cannot read {what}: {error}"))
+                .remedy("name a file that exists and that you can read")
+        }
+        PrivateFileError::Unfit(message, remedy) => Failure::settings(message).remedy(remedy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    #[test]
+    fn a_new_key_is_private_and_replaces_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("drive.key");
+        make(&path).unwrap();
+        let content = fs::read_to_string(&path).unwrap();
+        assert!(content.lines().all(|line| line.len() == 64) && content.lines().count() == 2);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(make(&path).unwrap_err().remedy.is_some());
+        assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        read(&path).unwrap();
+    }
+
+    #[test]
+    fn a_key_file_that_is_wrong_or_open_to_others_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("drive.key");
+        create(&path, b"short\n").unwrap();
+        assert!(read(&path).unwrap_err().message.contains("64 hexadecimal digits"));
+        fs::remove_file(&path).unwrap();
+        make(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(read(&path).unwrap_err().message.contains("open to others"));
+        assert!(read(&folder.path().join("absent")).is_err());
+    }
+}

@@ -1,0 +1,76 @@
+//! `forebay object format` and `set-key`.
+
+use control::Failure;
+use object::{Command, KeyToSet, ObjectAddress, ObjectError, ObjectRequest};
+use serde_json::json;
+
+use super::{
+    connect::{Drive, connect},
+    create::set_partition_keys,
+};
+use crate::{
+    cli::{DriveArgs, ObjectName},
+    output::print_line,
+};
+
+pub async fn format(args: &DriveArgs, lose_data: bool) -> Result<(), Failure> {
+    if !lose_data {
+        return Err(Failure::settings(format!("{} would lose all its objects", args.url))
+            .remedy("if that is meant, add --lose-data"));
+    }
+    let drive = connect(args).await?;
+    let has_keys = drive.objects.credential().owner().is_some();
+    if has_keys && !works(&drive, ObjectAddress::ROOT).await? {
+        set_root_key(&drive).await?;
+    }
+    drive.command("format the drive", Command::FormatOsd { capacity: 0 }).await?;
+    if has_keys && !works(&drive, ObjectAddress::ROOT).await? {
+        set_root_key(&drive).await?;
+    }
+    drive.close().await;
+    done(args, "the drive is empty")
+}
+
+pub async fn set_key(
+    args: &DriveArgs,
+    partition: Option<ObjectName>,
+    force: bool,
+) -> Result<(), Failure> {
+    let drive = connect(args).await?;
+    drive.owner()?;
+    let address = partition.map_or(ObjectAddress::ROOT, |name| name.0);
+    if address.object != 0 {
+        return Err(Failure::settings(format!("{address} is not a partition")).remedy("name PID"));
+    }
+    let is_set = !force && works(&drive, address).await?;
+    match address.partition {
+        _ if is_set => {}
+        0 => set_root_key(&drive).await?,
+        partition => set_partition_keys(&drive, partition).await?,
+    }
+    drive.close().await;
+    done(args, if is_set { "the key works already" } else { "the key is set" })
+}
+
+async fn set_root_key(drive: &Drive<'_>) -> Result<(), Failure> {
+    let command = drive.owner()?.set_key(KeyToSet::Root);
+    drive.command("set the root key", command).await.map(|_| ())
+}
+
+/// Returns true if the drive accepts the key that signs commands on the root, or on a partition.
+async fn works(drive: &Drive<'_>, address: ObjectAddress) -> Result<bool, Failure> {
+    let get = ObjectRequest::new(Command::GetAttributes { object: address });
+    match drive.objects.request(get).await {
+        Ok(_) => Ok(true),
+        Err(ObjectError::Capability(_)) => Ok(false),
+        Err(error) => Err(super::errors::failed(
+            drive.args,
+            &format!("read the attributes of {address}"),
+            error,
+        )),
+    }
+}
+
+fn done(args: &DriveArgs, message: &str) -> Result<(), Failure> {
+    if args.json { print_line(json!({ "done": message })) } else { print_line(message) }
+}
