@@ -56,18 +56,7 @@ pub(crate) fn decode(
         matches!(sense.key, SenseKey::RecoveredError | SenseKey::NoSense) && !sense.deferred
     });
     let received = object_sense.as_deref();
-    let value = received.and_then(|received| received.descriptors.response_integrity);
-    let is_signed = match (proof, received, value) {
-        (Some(proof), Some(received), Some(value)) => {
-            let proven = &received.proven;
-            let expected = response_of_zeroed_sense(&proof.key, nonce, status as u8, proven);
-            if expected != IntegrityCheckValue(value) {
-                return not_genuine("the integrity check value of its sense data is wrong");
-            }
-            true
-        }
-        _ => false,
-    };
+    let is_signed = check_sense(proof, nonce, status, received)?;
     match status {
         ScsiStatus::Good => {}
         ScsiStatus::CheckCondition if is_recovered => {
@@ -115,6 +104,27 @@ pub(crate) fn decode(
         current,
         read_past_end,
     })
+}
+
+/// Checks the response integrity check value in sense data. Returns true if there is one.
+fn check_sense(
+    proof: Option<&CommandProof>,
+    nonce: Nonce,
+    status: ScsiStatus,
+    received: Option<&ReceivedObjectSense>,
+) -> Result<bool, AnswerError> {
+    let value = received.and_then(|received| received.descriptors.response_integrity);
+    match (proof, received, value) {
+        (Some(proof), Some(received), Some(value)) => {
+            let proven = &received.proven;
+            let expected = response_of_zeroed_sense(&proof.key, nonce, status as u8, proven);
+            if expected != IntegrityCheckValue(value) {
+                return not_genuine("the integrity check value of its sense data is wrong");
+            }
+            Ok(true)
+        }
+        _ => Ok(false),
+    }
 }
 
 /// Returns the error for a command that was not performed. `is_proved` is false if the drive had to sign the status and

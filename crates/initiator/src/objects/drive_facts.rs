@@ -6,7 +6,7 @@ use object::{
 use osd::BOOT_EPOCH;
 use tracing::debug;
 
-use super::{RemoteObjects, requests::ExchangeError};
+use super::{RemoteObjects, exchange::ExchangeError};
 use crate::pending_commands::CommandRepetition;
 
 /// The starts of the drive, as far as the initiator has noticed them.
@@ -96,13 +96,13 @@ impl RemoteObjects {
         request.get = wanted.map(AttributeSelection::One).into();
         let mut offsets = CLOCK_OFFSETS.into_iter();
         let answered = loop {
-            match self.exchange(&request, CommandRepetition::Allowed).await {
+            match self.link.exchange(&request, CommandRepetition::Allowed).await {
                 Ok(answered) => break answered,
                 Err(ExchangeError::NonceTime(Some(time))) if offsets.next().is_some() => {
-                    self.signer.time.learn(Timestamp::from_ms(time));
+                    self.link.signer.time.learn(Timestamp::from_ms(time));
                 }
                 Err(ExchangeError::NonceTime(_)) => match offsets.next() {
-                    Some(seconds) => self.signer.time.assume_ahead(seconds * 1000),
+                    Some(seconds) => self.link.signer.time.assume_ahead(seconds * 1000),
                     None => {
                         let reason = "the clock of this host differs too much from the drive's";
                         return Err(ObjectError::Capability(reason.into()));
@@ -114,13 +114,13 @@ impl RemoteObjects {
         for attribute in &answered.reply.attributes {
             match attribute.id {
                 SYSTEM_ID => {
-                    let mut system = self.system.lock();
+                    let mut system = self.link.system.lock();
                     let reported = attribute.value.as_ref().try_into().ok();
                     *system = system.or(reported);
                 }
                 CLOCK => {
                     if let Ok(bytes) = attribute.value.as_ref().try_into() {
-                        self.signer.time.learn(Timestamp::from_bytes(bytes));
+                        self.link.signer.time.learn(Timestamp::from_bytes(bytes));
                     }
                 }
                 _ => {}
@@ -137,7 +137,7 @@ impl RemoteObjects {
         let mut request =
             ObjectRequest::new(Command::GetAttributes { object: ObjectAddress::ROOT });
         request.get = [USED_CAPACITY, TOTAL_CAPACITY].map(AttributeSelection::One).into();
-        let answered = self.exchange(&request, CommandRepetition::Allowed).await;
+        let answered = self.link.exchange(&request, CommandRepetition::Allowed).await;
         let attributes = answered.map(|answered| answered.reply.attributes).unwrap_or_default();
         let value = |at: usize| {
             let value = attributes.get(at).map(|attribute| attribute.value.as_ref());

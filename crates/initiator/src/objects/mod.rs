@@ -17,6 +17,7 @@ mod encoding;
 mod signing;
 mod answer;
 mod unflushed;
+mod exchange;
 mod drive_facts;
 mod requests;
 
@@ -31,17 +32,16 @@ pub use self::{
     credential::{Credential, Grant, GrantedCapability, OwnKeys},
     key_chain::{InvalidKeyFile, KeyChain},
 };
-use self::{drive_facts::DriveFacts, drive_time::DriveTime, signing::Signer, unflushed::Unflushed};
+use self::{
+    drive_facts::DriveFacts, drive_time::DriveTime, exchange::DriveLink, signing::Signer,
+    unflushed::Unflushed,
+};
 use crate::{Error, RemoteSession, Settings, unit_description::UnitKind};
 
 /// A drive that is reached through a session with all recovery levels. Calls wait at most as long as the time-outs of
 /// the settings allow.
 pub struct RemoteObjects {
-    session: RemoteSession,
-    credential: Credential,
-    signer: Arc<Signer>,
-    /// The identifier of the drive, over which capabilities are signed.
-    system: Mutex<Option<SystemId>>,
+    link: DriveLink,
     facts: Mutex<DriveFacts>,
     /// Held while the facts are read.
     learning: tokio::sync::Mutex<()>,
@@ -63,11 +63,9 @@ impl RemoteObjects {
         let facts = session.facts().ok_or(Error::Closed)?;
         let reported = facts.object_drive.as_ref().and_then(|drive| drive.system_id);
         let signer = Signer { time: DriveTime::new()?, state: session.shared() };
+        let (signer, system) = (Arc::new(signer), Mutex::new(system.or(reported)));
         Ok(Self {
-            session,
-            credential,
-            signer: Arc::new(signer),
-            system: Mutex::new(system.or(reported)),
+            link: DriveLink { session, credential, signer, system },
             facts: Mutex::new(DriveFacts::default()),
             learning: tokio::sync::Mutex::default(),
             unflushed: Mutex::default(),
@@ -76,29 +74,29 @@ impl RemoteObjects {
 
     #[must_use]
     pub fn session(&self) -> &RemoteSession {
-        &self.session
+        &self.link.session
     }
 
     #[must_use]
     pub const fn credential(&self) -> &Credential {
-        &self.credential
+        &self.link.credential
     }
 
     /// Returns the identifier of the drive, if it is known.
     #[must_use]
     pub fn system_id(&self) -> Option<SystemId> {
-        *self.system.lock()
+        *self.link.system.lock()
     }
 
     /// Returns the time of the drive as far as it is known.
     #[must_use]
     pub fn drive_time(&self) -> object::Timestamp {
-        self.signer.time.now()
+        self.link.signer.time.now()
     }
 
     /// Logs out, which takes at most 10 s. Does not flush. Later calls fail.
     pub async fn close(&self) {
-        self.session.close().await;
+        self.link.session.close().await;
     }
 
     /// Performs one command. See [`ObjectStore::perform`].

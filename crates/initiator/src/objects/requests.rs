@@ -1,6 +1,4 @@
-//! One request from signature to reply, its repetition, and the lookup of its outcome.
-
-use std::sync::Arc;
+//! The repetition of requests, and the lookup of their outcome.
 
 use object::{
     Attribute, AttributeSelection, Command, CurrentCommand, ListedObject, ObjectAddress,
@@ -10,47 +8,13 @@ use osd::{REQUEST_HORIZON, REQUEST_RESULT, REQUEST_TAG, RequestResult, RequestTa
 
 use super::{
     RemoteObjects,
-    answer::{AnswerError, decode},
-    encoding::names_collection,
-    signing::SignedCommand,
+    exchange::{ExchangeError, Exchanged},
     unflushed::{is_flush, leaves_unflushed},
 };
-use crate::{CommandError, pending_commands::CommandRepetition};
+use crate::pending_commands::CommandRepetition;
 
 /// How often a command is performed that the drive has not begun.
 const ATTEMPTS: usize = 4;
-
-/// A request that the drive has answered.
-pub(super) struct Exchanged {
-    pub(super) reply: ObjectReply,
-    /// The generation of the session that answered.
-    pub(super) generation: u64,
-}
-
-/// The reason why a request has no reply.
-#[derive(Debug)]
-pub(super) enum ExchangeError {
-    /// The drive's answer, or a request that was not sent.
-    Refused(ObjectError),
-    NonceTime(Option<u64>),
-    /// The command was never sent.
-    NotSent(String),
-    /// The command may have been performed.
-    Lost(String),
-}
-
-impl ExchangeError {
-    pub(super) fn into_object_error(self) -> ObjectError {
-        match self {
-            Self::Refused(error) => error,
-            Self::NonceTime(_) => {
-                let reason = "the time of the nonce is not near the time of the drive";
-                ObjectError::Capability(reason.into())
-            }
-            Self::NotSent(reason) | Self::Lost(reason) => ObjectError::Unreachable(reason),
-        }
-    }
-}
 
 /// The outcome of a command whose answer was lost.
 enum LookedUp {
@@ -100,23 +64,23 @@ impl RemoteObjects {
 
     async fn perform_repeatable(&self, request: &ObjectRequest) -> Result<Exchanged, ObjectError> {
         for _ in 1..ATTEMPTS {
-            match self.exchange(request, CommandRepetition::Allowed).await {
+            match self.link.exchange(request, CommandRepetition::Allowed).await {
                 Err(ExchangeError::NonceTime(_)) => self.learn().await?,
                 result => return result.map_err(ExchangeError::into_object_error),
             }
         }
-        let last = self.exchange(request, CommandRepetition::Allowed).await;
+        let last = self.link.exchange(request, CommandRepetition::Allowed).await;
         last.map_err(ExchangeError::into_object_error)
     }
 
     /// Performs a command that must not be performed twice.
     async fn perform_once(&self, mut request: ObjectRequest) -> Result<Exchanged, ObjectError> {
-        let tag = self.signer.time.tag();
+        let tag = self.link.signer.time.tag();
         let set = Attribute { id: REQUEST_TAG, value: tag.to_bytes().to_vec().into() };
         request.set.push(set);
         let mut lost = String::new();
         for _ in 0..ATTEMPTS {
-            match self.exchange(&request, CommandRepetition::Forbidden).await {
+            match self.link.exchange(&request, CommandRepetition::Forbidden).await {
                 Err(ExchangeError::NonceTime(_)) => self.learn().await?,
                 Err(ExchangeError::Lost(reason)) => match self.look_up(tag).await {
                     LookedUp::Performed(result, generation) => {
@@ -176,35 +140,5 @@ impl RemoteObjects {
             (reply.attributes, reply.page) = (got.reply.attributes, got.reply.page);
         }
         Ok(reply)
-    }
-
-    /// Sends one command, and decodes its answer.
-    pub(super) async fn exchange(
-        &self,
-        request: &ObjectRequest,
-        repetition: CommandRepetition,
-    ) -> Result<Exchanged, ExchangeError> {
-        let system = self.system_id();
-        let proof =
-            self.credential.prove(&request.command, names_collection(request), system.as_ref());
-        let proof = proof.map_err(ExchangeError::Refused)?;
-        let command = SignedCommand::new(request, proof, &self.signer);
-        let command = Arc::new(command.map_err(ExchangeError::Refused)?);
-        let performed = self.session.execute_made(command.clone(), repetition).await;
-        let performed = performed.map_err(|error| match error {
-            CommandError::Away(reason) => ExchangeError::NotSent(reason.to_string()),
-            other => ExchangeError::Lost(other.to_string()),
-        })?;
-        let generation = performed.generation;
-        let nonce = command.last_nonce();
-        let reply = decode(request, command.encoded(), command.proof(), nonce, performed);
-        let reply = reply.map_err(|error| match error {
-            AnswerError::Refused(error) => ExchangeError::Refused(error),
-            AnswerError::NonceTime(time) => ExchangeError::NonceTime(time),
-            AnswerError::NotGenuine(reason) => {
-                ExchangeError::Refused(ObjectError::NotGenuine(reason))
-            }
-        })?;
-        Ok(Exchanged { reply, generation })
     }
 }

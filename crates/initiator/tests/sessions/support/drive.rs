@@ -211,27 +211,8 @@ impl DriveUnit {
             data_out.slice(begin..begin + length as usize)
         };
         match cdb.command {
-            Command::CreatePartition { requested } => {
-                state.next = state.next.max(0x10000) + 1;
-                let partition = if requested == 0 { state.next } else { requested };
-                if state.objects.insert((partition, 0), Vec::new()).is_some() {
-                    return Err(Sense::invalid_field_in_cdb(16));
-                }
-                done.current.object = ObjectAddress::partition(partition);
-                done.current.object_type = Some(ObjectType::Partition);
-            }
-            Command::Create { partition, requested, count } => {
-                state.next = state.next.max(0x10000) + u64::from(count);
-                let first =
-                    if requested == 0 { state.next - u64::from(count) + 1 } else { requested };
-                if state.objects.contains_key(&(partition, first)) {
-                    return Err(missing);
-                }
-                for id in first..first + u64::from(count) {
-                    state.objects.insert((partition, id), Vec::new());
-                }
-                done.current.object = ObjectAddress::new(partition, first);
-                done.current.object_type = Some(ObjectType::UserObject);
+            Command::CreatePartition { .. } | Command::Create { .. } => {
+                done.current = create(&mut state, cdb.command)?;
             }
             Command::Write { length, start, .. } => {
                 let object = state.objects.get_mut(&key).ok_or(missing)?;
@@ -256,20 +237,7 @@ impl DriveUnit {
                 state.objects.remove(&key).ok_or(missing)?;
             }
             Command::List { partition, list } => {
-                let range = (partition, list.first.max(1))..=(partition, u64::MAX);
-                let listed = |id| ListedObject {
-                    id,
-                    object_type: ObjectType::UserObject,
-                    attributes: Vec::new(),
-                };
-                let mut objects: Vec<_> =
-                    state.objects.range(range).map(|(key, _)| listed(key.1)).collect();
-                if *self.lie.lock() == Lie::ListOrder {
-                    objects.reverse();
-                }
-                let total_bytes = 8 * objects.len() as u64;
-                let list = ObjectList { objects, total_bytes, ..ObjectList::default() };
-                done.data = encode_list(&list, ListKind::UserObjects, false);
+                done.data = self.list(&state, partition, list.first);
             }
             Command::GetAttributes { .. } | Command::SetAttributes { .. }
                 if address.object != 0 && !state.objects.contains_key(&key) =>
@@ -293,6 +261,20 @@ impl DriveUnit {
         }
         done.attributes = self.attributes(&state, &done, tag);
         Ok(done)
+    }
+
+    fn list(&self, state: &State, partition: u64, first: u64) -> Vec<u8> {
+        let range = (partition, first.max(1))..=(partition, u64::MAX);
+        let listed =
+            |id| ListedObject { id, object_type: ObjectType::UserObject, attributes: Vec::new() };
+        let mut objects: Vec<_> =
+            state.objects.range(range).map(|(key, _)| listed(key.1)).collect();
+        if *self.lie.lock() == Lie::ListOrder {
+            objects.reverse();
+        }
+        let total_bytes = 8 * objects.len() as u64;
+        let list = ObjectList { objects, total_bytes, ..ObjectList::default() };
+        encode_list(&list, ListKind::UserObjects, false)
     }
 
     /// Returns the values of the requested attributes.
@@ -386,6 +368,36 @@ impl DriveUnit {
         let sense = Sense::new(SenseKey::RecoveredError, 0x3b, 0x17).with_command_specific(count);
         Completion { data_in: completion.data_in, ..refused(sense, cdb, key) }
     }
+}
+
+/// Creates a partition or user objects.
+fn create(state: &mut State, command: Command) -> Result<CurrentCommand, Sense> {
+    let mut current = CurrentCommand::default();
+    match command {
+        Command::CreatePartition { requested } => {
+            state.next = state.next.max(0x10000) + 1;
+            let partition = if requested == 0 { state.next } else { requested };
+            if state.objects.insert((partition, 0), Vec::new()).is_some() {
+                return Err(Sense::invalid_field_in_cdb(16));
+            }
+            current.object = ObjectAddress::partition(partition);
+            current.object_type = Some(ObjectType::Partition);
+        }
+        Command::Create { partition, requested, count } => {
+            state.next = state.next.max(0x10000) + u64::from(count);
+            let first = if requested == 0 { state.next - u64::from(count) + 1 } else { requested };
+            if state.objects.contains_key(&(partition, first)) {
+                return Err(Sense::invalid_field_in_cdb(24));
+            }
+            for id in first..first + u64::from(count) {
+                state.objects.insert((partition, id), Vec::new());
+            }
+            current.object = ObjectAddress::new(partition, first);
+            current.object_type = Some(ObjectType::UserObject);
+        }
+        _ => {}
+    }
+    Ok(current)
 }
 
 /// The effect of a command.
