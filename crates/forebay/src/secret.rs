@@ -4,6 +4,7 @@ use std::{
     fs::File,
     io::{ErrorKind, Write},
     os::unix::fs::OpenOptionsExt,
+    path::Path,
 };
 
 use control::Failure;
@@ -17,21 +18,25 @@ const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 
 /// Creates the file. Never replaces an existing one.
 pub fn make(args: &SecretArgs) -> Result<(), Failure> {
-    let shown = args.file.display();
     let mut random = Zeroizing::new(vec![0; args.characters.into()]);
     getrandom::fill(&mut random).map_err(Failure::new)?;
     let mut text = Zeroizing::new(Vec::with_capacity(random.len() + 1));
     text.extend(random.iter().map(|byte| CHARACTERS[usize::from(byte % 64)]));
     text.push(b'\n');
-    let file = File::options().write(true).create_new(true).mode(0o600).open(&args.file);
+    create(&args.file, &text)
+}
+
+/// Creates a file that only its owner can read. Never replaces an existing one.
+pub fn create(path: &Path, content: &[u8]) -> Result<(), Failure> {
+    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| {
-        file.write_all(&text)?;
+        file.write_all(content)?;
         file.sync_all()?;
         // Sync the name of the file, too: if a power cut lost the secret, a key that it wraps would be useless.
-        atomic_file::settle_names(&args.file)
+        atomic_file::settle_names(path)
     });
     written.map_err(|error| {
-        let failure = Failure::new(format!("cannot make {shown}: {error}"));
+        let failure = Failure::new(format!("cannot make {}: {error}", path.display()));
         match error.kind() {
             ErrorKind::AlreadyExists => failure.remedy("name another file, or remove this one"),
             _ => failure,

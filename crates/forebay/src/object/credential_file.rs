@@ -40,7 +40,7 @@ pub fn write(path: &Path, grants: &[(String, Grant)]) -> Result<(), Failure> {
     let file = CredentialFile { version: VERSION, capabilities: grants.iter().map(text).collect() };
     let mut json = Zeroizing::new(serde_json::to_vec_pretty(&file).map_err(Failure::new)?);
     json.push(b'\n');
-    key_file::create(path, &json)
+    crate::secret::create(path, &json)
 }
 
 pub fn read(path: &Path) -> Result<Vec<GrantedCapability>, Failure> {

@@ -1,19 +1,14 @@
 //! Files with the master key of a drive.
 
-use std::{
-    fs::File,
-    io::{ErrorKind, Write},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use std::path::Path;
 
 use config::private_file::{self, PrivateFileError, PrivateFileRule};
 use control::Failure;
 use initiator::KeyChain;
-use stack::atomic_file;
 use zeroize::Zeroizing;
 
 use super::hex;
+use crate::secret::create;
 
 /// Two lines of 64 digits that end with CR and LF.
 const FILE_BYTES: u64 = 2 * 66;
@@ -26,24 +21,6 @@ pub fn make(path: &Path) -> Result<(), Failure> {
     let lines = [authentication, generation].map(|key| Zeroizing::new(hex::encode(key)));
     let text = Zeroizing::new(format!("{}\n{}\n", *lines[0], *lines[1]));
     create(path, text.as_bytes())
-}
-
-/// Creates a file that only its owner can read. Never replaces an existing one.
-pub fn create(path: &Path, content: &[u8]) -> Result<(), Failure> {
-    let file = File::options().write(true).create_new(true).mode(0o600).open(path);
-    let written = file.and_then(|mut file| {
-        file.write_all(content)?;
-        file.sync_all()?;
-        // Sync the name of the file, too: without its key a drive is useless.
-        atomic_file::settle_names(path)
-    });
-    written.map_err(|error| {
-        let failure = Failure::new(format!("cannot make {}: {error}", path.display()));
-        match error.kind() {
-            ErrorKind::AlreadyExists => failure.remedy("name another file, or remove this one"),
-            _ => failure,
-        }
-    })
 }
 
 pub fn read(path: &Path) -> Result<KeyChain, Failure> {
