@@ -9,12 +9,12 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-/// Maximum payload of a frame in bytes: the longest record, and the stamps of all nodes.
+/// Maximum payload of a frame in bytes. The longest record fits into it together with the stamps of all nodes.
 pub const FRAME_BYTES: usize = 1 << 20;
 /// Maximum payload of the first frame that the accepting end receives, which carries the stamps of all nodes. The other
 /// end has not proved yet that it has the secret, so a stranger cannot make us hold more than this.
 pub const FIRST_BYTES: usize = 64 << 10;
-/// Length of a random value in bytes.
+/// Length in bytes of the random value in a hello.
 pub const NONCE_BYTES: usize = 32;
 /// Length of a hello in bytes: magic, version, random value.
 pub const HELLO_BYTES: usize = MAGIC.len() + 4 + NONCE_BYTES;
@@ -27,20 +27,18 @@ const MAGIC: &[u8; 8] = b"FBYNAMES";
 const VERSION: u32 = 1;
 const LABEL: &[u8] = b"forebay names 1\0";
 
-/// One of the two ends of a channel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ChannelEnd {
-    /// The end that has connected.
+    /// The end that has opened the connection.
     Caller = 1,
-    /// The end that has accepted.
+    /// The end that has accepted the connection.
     Called = 2,
 }
 
-/// The first message of each end.
+/// The first message that each end of a channel sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Hello(pub [u8; NONCE_BYTES]);
 
-/// The reason why a channel ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ChannelError {
     /// The other end uses another protocol, or another version.
@@ -76,7 +74,7 @@ impl Hello {
     }
 }
 
-/// One end of a channel.
+/// One end of a channel after both hellos. It makes the frames to send, and checks the received ones.
 pub struct Channel {
     key: Zeroizing<[u8; TAG_BYTES]>,
     end: ChannelEnd,
@@ -120,8 +118,8 @@ impl Channel {
     pub fn rest(&self, length: [u8; LENGTH_BYTES]) -> Result<usize, ChannelError> {
         let most = if self.received == 0 { FIRST_BYTES } else { FRAME_BYTES };
         let is_caller = self.end == ChannelEnd::Caller;
-        // The connecting end has chosen its peer, and the first response already has records, so this end
-        // accepts long frames from the start.
+        // The caller accepts long frames from the start: it has chosen its peer, and the first response already
+        // contains records.
         let most = if is_caller { FRAME_BYTES } else { most };
         match u32::from_be_bytes(length) as usize {
             length if length <= most => Ok(length + TAG_BYTES),
@@ -138,7 +136,8 @@ impl Channel {
             ChannelEnd::Called => ChannelEnd::Caller,
         };
         let expected = self.tag(other, self.received, &length, payload);
-        // This compares in constant time.
+        // `verify_slice` compares in constant time, so the response time tells an attacker nothing about the right
+        // tag.
         expected.verify_slice(tag).map_err(|_| ChannelError::Tag)?;
         self.received += 1;
         Ok(payload)
@@ -167,7 +166,6 @@ mod tests {
         (caller, Channel::new(other, ChannelEnd::Called, b, a).unwrap())
     }
 
-    /// Splits a frame as the socket code does.
     fn receive<'a>(channel: &mut Channel, frame: &'a [u8]) -> Result<&'a [u8], ChannelError> {
         let (length, rest) = frame.split_first_chunk().ok_or(ChannelError::Length)?;
         if channel.rest(*length)? != rest.len() {

@@ -15,7 +15,7 @@ pub struct Gln([u8; 16]);
 pub struct NotAGln;
 
 impl Gln {
-    /// Makes a number of random bytes.
+    /// Makes a GLN from these random bytes.
     #[must_use]
     pub fn new(random: [u8; 16]) -> Self {
         Self(random)

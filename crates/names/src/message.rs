@@ -13,19 +13,19 @@ use crate::{
     volume_location::ListedNode,
 };
 
-/// A request of the node that has connected.
+/// A request that the connecting node sends.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NamesRequest {
-    /// The first request: the stamps of our records.
+    /// The first request. It carries the stamps of the records that the connecting node has.
     Exchange {
         from: Gln,
         /// Identifies the process of the sender. The number distinguishes a node that connects to itself from
-        /// another node with the same number.
+        /// another node with the same GLN.
         instance: u64,
         known: Vec<NodeRecordStamp>,
     },
-    /// The second request, if there are records to send.
+    /// The second request. It carries records that the other node lacks, and is left out if there are none.
     Tell { told: Vec<RelayedNodeRecord> },
 }
 
@@ -38,8 +38,7 @@ pub enum NamesResponse {
     Taken,
     /// The caller is this process itself.
     Yourself,
-    /// The caller has the same number as this node but is another process: one of them is a copy of the
-    /// other.
+    /// The caller has the GLN of this node but is another process: one of them is a copy of the other.
     Twin { node: NodeName },
     /// The request was invalid.
     Refused { reason: String },

@@ -15,14 +15,16 @@ use crate::{
     volume_location::{self, ListedNode, Unresolved, VolumeLocation},
 };
 
-/// Maximum number of other nodes.
 const MOST_NODES: usize = 256;
-/// Maximum number of volumes of all other nodes: the table takes 22 MB if every field has its maximum length.
+/// Maximum number of volumes of all other nodes together. If every field has its maximum length, the table takes 22
+/// MB.
 const MOST_VOLUMES_IN_ALL: usize = 8192;
-/// The largest gap that we accept in our own version after a restart from an older copy: one change per
-/// millisecond for seven weeks.
+/// The largest number by which a stamp from another node may exceed our own version. After a restart from an older
+/// copy of our state, our version is behind by one for each change since; this allows for one change per millisecond
+/// during seven weeks.
 const MOST_FORGOTTEN: u64 = 1 << 32;
-/// Highest version to which other nodes can raise our own record. As many version numbers remain for our own changes.
+/// Highest version to which stamps from other nodes can raise our own record. As many version numbers remain for our
+/// own changes.
 const MOST_BELIEVED: u64 = MOST_COUNT / 2;
 
 #[derive(Debug)]
@@ -91,14 +93,14 @@ impl NamesTable {
         self.own.stamp.beat = 0;
     }
 
-    /// Returns the stamps of all records that may be sent.
     #[must_use]
     pub fn stamps(&self) -> Vec<NodeRecordStamp> {
         let own = self.has_told.then_some(self.own.stamp);
         own.into_iter().chain(self.others.values().map(|other| other.record.stamp)).collect()
     }
 
-    /// Handles the stamps of another node: newer beats are signs of life.
+    /// Handles the stamps that another node has sent. A higher beat is a sign of life of the node that owns the
+    /// record.
     pub fn heed(
         &mut self,
         stamps: &[NodeRecordStamp],
@@ -135,19 +137,18 @@ impl NamesTable {
         }
     }
 
-    /// Notes that another process uses our number.
+    /// Notes that another process uses our GLN.
     pub fn meet_twin(&mut self, now: Instant) {
         self.troubles.insert(NamingProblem::Twin, now);
     }
 
-    /// Notes that another node has found two processes with this number, which were both alive `age` ago.
+    /// Notes that another node has found two processes with this GLN, which were both alive `age` ago.
     pub fn hear_of_twins(&mut self, gln: Gln, age: Duration, now: Instant) {
         if let (Some(other), Some(at)) = (self.others.get_mut(&gln), now.checked_sub(age)) {
             other.hear_of_twins(at);
         }
     }
 
-    /// Returns the problems that were seen recently.
     pub fn troubles(&self, now: Instant) -> impl Iterator<Item = NamingProblem> {
         self.troubles
             .iter()
@@ -215,7 +216,7 @@ impl NamesTable {
         Ok(())
     }
 
-    /// Checks that there is room for this record in place of the former one.
+    /// Checks that there is room for this record in place of the former record of its node.
     fn has_room(
         &self,
         before: Option<&PeerNode>,
@@ -242,7 +243,6 @@ impl NamesTable {
         self.others.retain(|_, other| age(other) < times.forget_after);
     }
 
-    /// Returns all nodes, this one first.
     pub fn nodes(&self, now: Instant) -> impl Iterator<Item = ListedNode<'_>> {
         let met = self.troubles.get(&NamingProblem::Twin);
         let twins = met.and_then(|at| self.lately(*at, now));
@@ -381,7 +381,7 @@ pub(crate) mod tests {
         let stamp = NodeRecordStamp { beat: 5, ..record(2, 1, &[]).stamp };
         table.heed(&[stamp], at(40)).unwrap();
         assert!(!is_stale(&table, 69) && is_stale(&table, 70));
-        // The same sign of life again does not count.
+        // `heed` does not count the same sign of life a second time.
         table.heed(&[stamp], at(90)).unwrap();
         assert!(is_stale(&table, 90));
         assert_eq!(
@@ -444,7 +444,6 @@ pub(crate) mod tests {
             table.take(told(instance, version), age, at(seconds)).unwrap();
             assert_eq!(node_of(&table, "a", at(seconds)).unwrap(), "node-2");
         };
-        // Several changes in a row, and then the first record again.
         for (instance, version) in [(1, 1), (2, 2), (3, 3), (1, 1), (4, 4)] {
             take(instance, version, 0, version);
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "lowercase")]
 pub enum NamingProblem {
-    /// Another process uses our number.
+    /// Another process uses our GLN.
     #[error(
         "another process has the same number (GLN) as this one: one of them is a copy of the other, and hosts are \
          not sent to the volumes of either; stop the copy, delete `gln` in its `state` folder, and start it again"

@@ -39,7 +39,7 @@ pub struct NodeRecordStamp {
     pub beat: u64,
 }
 
-/// The location of one volume.
+/// A volume of a node's record: its name, its target and LUN, and the portals at which initiators find it.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NodeVolumeEntry {
     pub volume: VolumeName,
@@ -59,7 +59,6 @@ fn is_zero(generation: &u64) -> bool {
     *generation == 0
 }
 
-/// An address at which initiators log in.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PortalAddress {
     /// `host:port`, IPv6 in brackets.
@@ -68,7 +67,6 @@ pub struct PortalAddress {
     pub tls: bool,
 }
 
-/// The reason why a record is not accepted.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum NodeRecordRefusal {
     /// There are more entries of one kind than permitted, for example volumes in a record.
@@ -77,13 +75,11 @@ pub enum NodeRecordRefusal {
     /// The record may be valid, but the table is full.
     #[error("there is no room for more than {most} {what}")]
     Full { what: &'static str, most: usize },
-    /// The record is invalid.
     #[error("{0}")]
     Wrong(&'static str),
 }
 
 impl NodeRecord {
-    /// Checks a record of another node.
     pub fn check(&self) -> Result<(), NodeRecordRefusal> {
         self.stamp.check()?;
         at_most(self.addresses.len(), MOST_ADDRESSES, "naming addresses of a node")?;
@@ -101,7 +97,7 @@ impl NodeRecord {
 }
 
 impl NodeRecordStamp {
-    /// Checks a stamp of another node.
+    /// Checks a stamp that another node has sent.
     pub(crate) fn check(&self) -> Result<(), NodeRecordRefusal> {
         match self.version < MOST_COUNT && self.beat < MOST_COUNT {
             true => Ok(()),

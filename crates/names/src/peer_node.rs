@@ -8,13 +8,12 @@ use crate::node_record::{NodeRecord, NodeRecordStamp};
 /// is usually the one before the current one; with several copies of a node, it is one of the last few.
 const MOST_FORMER: usize = 8;
 
-/// The state of another node.
 #[derive(Debug)]
 pub(crate) struct PeerNode {
     pub record: NodeRecord,
     /// The time of the last known sign of life.
     pub heard: Instant,
-    /// The time when two processes with this number were last known to be alive together.
+    /// The time when two processes with this GLN were last known to be alive together.
     pub twins: Option<Instant>,
     life: Life,
     /// The processes that sent records before, the latest one at the end.
@@ -30,13 +29,12 @@ struct Life {
 }
 
 impl PeerNode {
-    /// Makes a node from its first record.
     pub fn new(record: NodeRecord, heard: Instant) -> Self {
         let life = Life { instance: record.instance, first: heard, last: heard };
         Self { record, heard, twins: None, life, former: Vec::new() }
     }
 
-    /// Handles a stamp. A higher beat of the same version is a sign of life.
+    /// Handles a stamp of this node's record. A higher beat of the same version is a sign of life.
     pub fn heed(&mut self, stamp: NodeRecordStamp, now: Instant) {
         let own = &mut self.record.stamp;
         if stamp.version == own.version && stamp.beat > own.beat {
@@ -69,7 +67,7 @@ impl PeerNode {
         self.record = record;
     }
 
-    /// Notes that another node has found two processes with this number, which were both alive at this time.
+    /// Notes that another node has found two processes with this GLN, which were both alive at this time.
     pub fn hear_of_twins(&mut self, at: Instant) {
         self.twins = self.twins.max(Some(at));
     }

@@ -21,7 +21,6 @@ pub struct VolumeLocation {
 /// The reason why a volume has no location.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Unresolved {
-    /// No known node has the volume.
     #[error("no known node has a volume {0}")]
     Unknown(VolumeName),
     /// Several nodes have the volume. No node is chosen, because writes would go to only one of the copies.
@@ -37,8 +36,8 @@ pub struct ListedNode<'a> {
     pub age: Duration,
     /// True if `age` is longer than [`NodeExpiryTimes::stale_after`](crate::NodeExpiryTimes::stale_after).
     pub is_stale: bool,
-    /// The time since two processes with this number were last known to be alive; `None` if this was never
-    /// seen, or too long ago.
+    /// The time since two processes with this GLN were last known to be alive; `None` if this was never seen, or too
+    /// long ago.
     pub twins: Option<Duration>,
 }
 
