@@ -10,7 +10,6 @@ use crate::{
     mounts::{self, MountLine},
 };
 
-/// A user of a block device or a mount.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DeviceUser {
     /// A file system on the device is mounted at this path.
@@ -139,7 +138,6 @@ pub fn backing(number: u32) -> Option<FileName> {
     FileName::parse(&fs::read_to_string(file).ok()?)
 }
 
-/// A block device as listed by the kernel.
 struct HostBlockDevice {
     path: PathBuf,
     /// The folder of the device in /sys.
@@ -148,7 +146,6 @@ struct HostBlockDevice {
     id: String,
 }
 
-/// Returns the loop device and its partitions.
 fn devices(number: u32) -> Vec<HostBlockDevice> {
     let name = format!("loop{number}");
     let folder = Path::new("/sys/block").join(&name);

@@ -10,7 +10,6 @@ pub struct Error {
     pub error: io::Error,
 }
 
-/// The steps of an attachment that can fail.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AttachStep {
     #[error("cannot open /dev/fuse")]

@@ -204,7 +204,7 @@ impl OneFile {
 
 impl Filesystem for OneFile {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The capabilities are about speed only, so a kernel that lacks one is served without it.
+        // The capabilities are about speed only, so a kernel that lacks some of them is served, too.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_write(REQUEST_BYTES);
         let _ = config.set_max_background(SIDE_BY_SIDE);

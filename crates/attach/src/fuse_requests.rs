@@ -24,7 +24,6 @@ pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
 /// Pause before a busy volume is called again. A full log has room again after a destage round.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Serves the requests of one file.
 pub(crate) struct Requests {
     volume: Stack,
     patience: Duration,

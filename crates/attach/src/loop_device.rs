@@ -18,7 +18,6 @@ use crate::{AttachStep, Error, fuse_requests::REQUEST_BYTES, unshared_files::apa
 pub struct LoopOptions {
     /// Logical block size in bytes: 512 or 4096.
     pub block_size: u32,
-    /// True if the device refuses writes.
     pub read_only: bool,
     /// True if requests are passed to the file concurrently (direct I/O) instead of one after the other.
     pub direct: bool,
@@ -118,7 +117,7 @@ impl LoopDevice {
         format!("/dev/loop{}", self.number).into()
     }
 
-    /// Adopts the present size of the file.
+    /// Makes the device as large as the file below it is now.
     ///
     /// # Errors
     /// If the device is not set up any more.

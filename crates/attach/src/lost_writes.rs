@@ -13,7 +13,6 @@ use std::{
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LostWrites {
     pub writes: u64,
-    /// The time of the first failure.
     pub since: SystemTime,
 }
 

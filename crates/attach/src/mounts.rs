@@ -6,7 +6,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// One mount: a line of mountinfo.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct MountLine {
     /// The device number, `MAJOR:MINOR`.

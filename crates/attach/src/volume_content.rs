@@ -3,13 +3,11 @@
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VolumeContent {
-    /// The volume has only zeros.
     Nothing,
     /// A file system, with the name that `mount` uses.
     FileSystem(&'static str),
     /// Another known kind of content, with its name.
     Other(&'static str),
-    /// Unknown bytes that are not all zero.
     Unknown,
 }
 
@@ -34,7 +32,7 @@ pub fn content(first: &[u8], last: &[u8]) -> VolumeContent {
     }
 }
 
-/// Offset, magic number and content.
+/// Each entry: an offset in bytes, the magic number that identifies the content, and the content.
 const MAGIC: &[(usize, &[u8], VolumeContent)] = &[
     (0, b"LUKS\xba\xbe", VolumeContent::Other("an encrypted volume (LUKS)")),
     (0, b"XFSB", VolumeContent::FileSystem("xfs")),
@@ -79,7 +77,7 @@ mod tests {
         for (at, magic, expected) in MAGIC {
             assert_eq!(content(&with(*at, magic), &[]), *expected);
         }
-        // The last bytes of a boot sector are those of a partition table as well.
+        // The boot sector of a FAT file system ends with the same two bytes as a partition table (55h, AAh).
         let mut fat = with(0x52, b"FAT32");
         fat[510..512].copy_from_slice(b"\x55\xaa");
         assert_eq!(content(&fat, &[]), VolumeContent::FileSystem("vfat"));
