@@ -56,13 +56,12 @@ pub enum CacheControlCommand {
     },
 }
 
-/// A limit of the destage rate.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Rate {
     /// Limit in bytes per second.
     Bytes(u64),
-    /// The limit of the settings file.
+    /// The limit that the settings file gives.
     Settings,
     Unlimited,
 }

@@ -11,7 +11,6 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum ProcessCounters {
-    /// Counters of a process that serves initiators.
     Serving(Box<ServingCounters>),
     /// Counters by name. Empty for a process that serves no initiators (`forebay attach`); otherwise they come from
     /// another version of the program, in a form that this version cannot read.

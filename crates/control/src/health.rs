@@ -27,7 +27,6 @@ const FILE_SYSTEM_FULL: u64 = 1 << 20;
 /// Urgency of a problem, in ascending order.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum HealthLevel {
-    /// There is no problem.
     #[default]
     Fine,
     /// Hosts are served, but an operator should act: a reserve is used up or lost.
@@ -104,7 +103,6 @@ impl ServingStatus {
         format!("process {}", self.pid)
     }
 
-    /// Returns the problems of the process itself.
     fn own_problems(&self) -> Vec<HealthProblem> {
         let phase = match self.state {
             ServingPhase::Starting => Some(HealthProblem::warning("it is starting")),
@@ -123,7 +121,6 @@ impl TargetStatus {
 }
 
 impl RefusedStatus {
-    /// Returns the problem that the unit is not served.
     pub fn problem(&self) -> HealthProblem {
         let message = format!("it is not served: {}", self.message);
         HealthProblem { remedy: self.remedy.clone(), ..HealthProblem::critical(message) }
@@ -363,7 +360,6 @@ mod tests {
         LayerFigures::Remote(Box::new(remote))
     }
 
-    /// Returns a unit with a cache and a session, after `change`.
     fn cached(change: impl FnOnce(&mut CacheFigures)) -> UnitStatus {
         let mut cache = CacheFigures::default();
         change(&mut cache);
@@ -425,7 +421,6 @@ mod tests {
         let mut node = old(61_000, 5_000);
         node.layers.remove(0);
         check(&node, HealthLevel::Fine, "");
-        // The reason why destage is stopped is reported instead.
         let mut cache = CacheFigures::default();
         (cache.dirty.oldest_dirty_ms, cache.destage.paused_since) = (61_000, Some("9:00".into()));
         let layers = vec![remote(FarLinkState::Up), LayerFigures::Cache(Box::new(cache))];

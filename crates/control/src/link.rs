@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use wan::LinkReport;
 
-/// The state of an emulated link.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Linked {
     pub name: String,

@@ -14,7 +14,6 @@ pub struct NamingStatus {
     pub troubles: Vec<NamingProblem>,
 }
 
-/// A node with its volumes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct KnownNode {
     /// Global location number of the node.

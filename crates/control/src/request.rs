@@ -11,7 +11,6 @@ use crate::cache_control::{CacheControlCommand, UnitName};
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "request")]
 pub enum ControlRequest {
-    /// Report the status of the process.
     Status,
     /// Read the settings file again and apply the differences.
     Reload,

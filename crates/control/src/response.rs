@@ -35,7 +35,6 @@ pub enum ControlResponse {
     /// State of a pair after the request.
     Pair(PairStatus),
     Moving(VolumeMoveProgress),
-    /// All moves that this node has recorded.
     Moves(Vec<VolumeMoveStatus>),
     Attachment(AttachedVolumeStatus),
     /// The detached device, and the log of its cache, if it had one.
