@@ -45,7 +45,6 @@ impl Node {
         Ok(self.naming()?.known_by_seeds().await)
     }
 
-    /// Returns the location of a volume.
     pub async fn locate(&self, volume: &VolumeName) -> Result<VolumeLocation, Failure> {
         self.naming()?
             .locate(volume)
@@ -95,8 +94,8 @@ impl NodeLockedState {
         entries
     }
 
-    /// Returns the addresses at which other machines can reach a target. An address that discovery reports instead
-    /// (`host`) takes precedence.
+    /// Returns the addresses at which other machines can reach a target. The `advertise` address of a portal takes
+    /// precedence over its own. `host` of `[names]` replaces an address that stands for all interfaces.
     pub(super) fn portals_of(
         &self,
         target: &IscsiTargetSettings,

@@ -10,7 +10,7 @@ use unit::{LogicalUnit, NotDropped, Sharer};
 use super::Node;
 
 impl Node {
-    /// Returns the last owner of a unit, or all gateways that share it.
+    /// Returns the claim on the unit that was granted last, or the claims of all gateways that share the unit.
     pub fn claims(&self, name: &UnitName) -> Result<Vec<ClaimStatus>, Failure> {
         let unit = self.served_unit(name)?;
         let Some(unit) = unit.abilities().claims else { return Ok(Vec::new()) };

@@ -8,14 +8,14 @@ use volume::{Data, Durability, Error, Extent, FileVolume, Lba, Volume};
 
 use crate::moves::MoveChannelError;
 
-/// Maximum number of writes in flight.
+/// Maximum number of writes to the incoming copy that are in flight.
 const WRITES: usize = 8;
 /// Bytes that are written without a flush: a slow disk can flush as much within the time-out of the source node.
 const MOST_UNFLUSHED: u64 = 256 << 20;
 /// Maximum length of all records of a unit, in bytes.
 const MOST_RECORDS: usize = 4 << 20;
 
-/// The file of an incoming copy.
+/// The copy of a volume that this node receives: its file, the writes in progress, and the records of the unit.
 pub(super) struct Copy {
     pub(super) file: Arc<FileVolume>,
     pub(super) writes: FuturesUnordered<BoxFuture<'static, Result<(), Error>>>,
@@ -40,7 +40,6 @@ impl Copy {
         self.begin(Box::pin(write)).await
     }
 
-    /// Writes zeros to blocks.
     pub(super) async fn discard(&mut self, lba: u64, blocks: u32) -> Result<(), Failure> {
         let extent = Extent { lba: Lba(lba), blocks };
         self.file.geometry().check_discard(extent).map_err(Failure::new)?;
@@ -64,7 +63,6 @@ impl Copy {
         }
     }
 
-    /// Makes all writes stable.
     pub(super) async fn flush(&mut self) -> Result<(), Failure> {
         while !self.writes.is_empty() {
             self.one_ends().await?;
@@ -73,7 +71,7 @@ impl Copy {
         self.file.flush().await.map_err(Failure::new)
     }
 
-    /// Adds a record of the unit.
+    /// Adds a record of the state of the moved unit.
     pub(super) fn keep(&mut self, name: String, bytes: Vec<u8>) -> Result<(), Failure> {
         let kinds = unit::UnitRecordKind::ALL;
         let refusal = |reason: String| {

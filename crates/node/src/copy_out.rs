@@ -11,7 +11,6 @@ use super::{
 };
 use crate::moves::{self, Hears, MoveCopyPace, MoveFrame, MoveRequest, MoveResponse, Says};
 
-/// The channel to the destination node.
 pub(super) struct MoveOutChannel {
     pub(super) says: Says,
     pub(super) hears: Hears,
@@ -109,7 +108,6 @@ impl MoveOutChannel {
         there
     }
 
-    /// Sends a request and returns the answer.
     pub(super) async fn exchange(&mut self, request: MoveRequest) -> Result<MoveResponse, Failure> {
         // Read the answer even if the request cannot be sent: a node that refuses the move may have answered and closed
         // the connection already.

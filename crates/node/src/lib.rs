@@ -65,7 +65,7 @@ use crate::{moves::Moves, naming::Naming};
 /// Time for the logout of initiators when the node stops.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(1);
 
-/// The interface of a node to the events of the process.
+/// The output of the program's events, as far as a node uses it.
 pub trait EventLog: Send + Sync {
     /// Shows events of this level and of more important ones; `None` for the usual level. The command line takes
     /// precedence.
@@ -78,10 +78,8 @@ pub trait EventLog: Send + Sync {
     fn flush(&self);
 }
 
-/// The node of a serving process.
 pub struct Node {
     since: Instant,
-    /// The path of the settings file.
     config: PathBuf,
     server: TargetServer,
     events: Box<dyn EventLog>,
@@ -89,19 +87,16 @@ pub struct Node {
     naming: Option<Arc<Naming>>,
     /// The files in which several units have slices.
     files: SlicedFiles,
-    /// The records of moved volumes.
     moves: Moves,
     moving: Mutex<Moving>,
     /// Locked while a volume is admitted: space and names are assigned to one volume at a time.
     admitting: Mutex<()>,
     inner: Mutex<NodeLockedState>,
-    /// Locked while the settings are changed, so that only one change runs at a time.
     changing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Moving {
-    /// The last move of each volume that was moved from this node since its start.
     leaving: BTreeMap<VolumeName, Arc<outgoing_move::Leaving>>,
     /// Volumes that are being received, or whose copies must be kept or discarded.
     arriving: BTreeSet<VolumeName>,
@@ -111,7 +106,6 @@ struct Moving {
 
 struct NodeLockedState {
     state: ServingPhase,
-    /// The settings as read from the file.
     base: Arc<Settings>,
     /// The settings in force: those of the file without volumes that have moved away, and with those that have moved
     /// here.
@@ -123,11 +117,11 @@ struct NodeLockedState {
     waiting: Vec<(UnitName, OpenedStack)>,
     pairs: Vec<pair::Paired>,
     portals: Vec<Listening>,
-    /// The addresses of the naming service.
+    /// The addresses on which the naming service listens.
     naming: Vec<SocketAddr>,
     /// The tasks of the naming service, which end when this is dropped.
     naming_tasks: JoinSet<()>,
-    /// All portal groups since the start: a group keeps its number during the lifetime of the process.
+    /// All portal groups since the start: a group keeps its tag during the lifetime of the process.
     groups: Vec<(u16, Option<Vec<Address>>)>,
 }
 
@@ -163,7 +157,7 @@ impl ServedUnit {
     }
 }
 
-/// A portal: its address in the settings and the bound one.
+/// A portal on which the node listens: its address in the settings, and the address to which the socket is bound.
 #[derive(Clone, Copy)]
 struct Listening {
     wanted: Address,
@@ -217,7 +211,6 @@ impl Node {
         })
     }
 
-    /// Returns the settings in force.
     fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.inner.lock().settings)
     }
@@ -359,7 +352,6 @@ pub async fn open_stack(
     ])
 }
 
-/// Opens all units of a common cache.
 async fn open_common(
     settings: &Settings,
     name: &str,

@@ -16,7 +16,7 @@ use crate::moves::{
     Come, CopyStage, Described, MoveId, MoveOutcome, TargetAccessRules, VolumeMoveRecord,
 };
 
-/// A request to accept a volume.
+/// A volume that another node wants to move here, with the data of its request.
 pub(super) struct MoveOffer {
     pub(super) from: Gln,
     pub(super) from_node: NodeName,

@@ -10,7 +10,6 @@ use volume::Watched;
 use super::{Node, ServedUnit, outgoing_move::Move};
 
 impl Node {
-    /// Finds the unit with this volume.
     pub(super) async fn find_volume(
         &self,
         named: &str,

@@ -83,7 +83,6 @@ impl Node {
         Ok(progress)
     }
 
-    /// Returns the node with this number or name.
     async fn destination(&self, to: &str) -> Result<KnownNode, Failure> {
         let nodes = match <[KnownNode; 1]>::try_from(self.naming()?.find(to).await) {
             Ok([node]) => return Ok(node),
@@ -132,7 +131,6 @@ impl Node {
         })
     }
 
-    /// Cancels the move of a volume from this node.
     pub async fn cancel_move(&self, volume: &VolumeName) -> Result<VolumeMoveProgress, Failure> {
         let leaving = self.leaving(volume).filter(|leaving| leaving.under_way().is_some());
         let leaving = leaving.ok_or_else(|| {
@@ -221,7 +219,6 @@ impl Node {
     }
 }
 
-/// Describes a node for messages.
 fn describe(node: &NodeName, gln: Gln) -> String {
     format!("{node} ({gln})")
 }

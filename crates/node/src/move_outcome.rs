@@ -11,7 +11,6 @@ use crate::moves::{
 };
 
 impl Node {
-    /// Returns the outcome of a move from this node.
     pub(super) fn fate(&self, volume: &VolumeName, id: &MoveId) -> MoveOutcome {
         // Read the running moves before the records: a move that ends in between has its outcome in the record by then.
         let leaving = self.moving.lock().leaving.get(volume).cloned();

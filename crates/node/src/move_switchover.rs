@@ -268,7 +268,7 @@ impl Node {
     }
 }
 
-/// Returns the error of a last pass that takes too long.
+/// Returns the error for a last pass of the copy that takes too long.
 fn slow(moved: &Move) -> Failure {
     let (volume, seconds) = (&moved.described.volume, moved.pause.as_secs_f64());
     Failure::new(format!(
@@ -280,7 +280,7 @@ fn slow(moved: &Move) -> Failure {
     )
 }
 
-/// Returns the error of commands that do not end.
+/// Returns the error for commands of hosts that do not end in time.
 pub(super) fn busy(volume: &VolumeName) -> Failure {
     Failure::new(format!("commands of hosts on {volume} did not end in time"))
         .remedy("check its disk (`forebay status`), and move it again")

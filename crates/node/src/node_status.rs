@@ -15,7 +15,6 @@ use super::{Node, ServedTarget};
 use crate::moves::{CopyStage, VolumeMoveRecord};
 
 impl Node {
-    /// Returns the number of initiator connections that have ended since the start.
     pub fn ended_connections(&self) -> u64 {
         self.server.ended_connections()
     }
@@ -117,7 +116,8 @@ impl Node {
 impl ServedTarget {
     fn status(&self, statistics: &target::TargetStatistics) -> TargetStatus {
         let units = self.units.iter().map(|unit| {
-            // Ask for a new size before the size is shown. For a far volume, the answer is in effect only later.
+            // Make the layers look for a new size before the status shows it. A far volume answers later, so its new
+            // size appears in a later status.
             unit.opened.top.extensions().refresh();
             let geometry = unit.opened.top.geometry();
             UnitStatus {

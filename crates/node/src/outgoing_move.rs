@@ -28,7 +28,6 @@ pub(super) struct Leaving {
     pub(super) is_decided: AtomicBool,
 }
 
-/// The parameters of a move.
 pub(super) struct Move {
     pub(super) settings: Arc<Settings>,
     pub(super) target: IscsiTargetSettings,
@@ -38,14 +37,14 @@ pub(super) struct Move {
     pub(super) to: Gln,
     pub(super) to_node: NodeName,
     pub(super) addresses: Vec<String>,
-    /// Maximum rate in bytes per second.
+    /// Maximum rate of the copy in bytes per second.
     pub(super) pace: Option<u64>,
     /// Longest time for which hosts wait for the last pass.
     pub(super) pause: Duration,
 }
 
 impl Leaving {
-    /// Returns the state of a move that begins.
+    /// Returns the initial state of a move from this node.
     pub(super) fn new(id: MoveId, volume: VolumeName, to: String, left_bytes: u64) -> Self {
         let progress = VolumeMoveProgress {
             volume,
@@ -71,7 +70,6 @@ impl Leaving {
         self.progress.lock().clone()
     }
 
-    /// Returns the id of the move while it is in progress.
     pub(super) fn under_way(&self) -> Option<&MoveId> {
         self.progress.lock().stage.is_under_way().then_some(&self.id)
     }

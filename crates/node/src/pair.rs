@@ -38,7 +38,6 @@ pub(super) struct Paired {
     member: Arc<PairMember>,
 }
 
-/// The node and the settings that a member needs.
 struct PairMemberContext {
     node: Weak<Node>,
     settings: Arc<Settings>,
@@ -50,7 +49,8 @@ struct PairMemberContext {
 }
 
 impl Node {
-    /// Opens the legs of the logs of pairs, before anything else, because partners ask for them.
+    /// Opens this gateway's legs of the logs of all pairs. A start does this before anything else, because the
+    /// partners request the legs.
     pub(super) async fn open_halves(
         self: &Arc<Self>,
         settings: &Arc<Settings>,
@@ -83,7 +83,6 @@ impl Node {
         Ok(())
     }
 
-    /// Starts the task of each pair's member.
     pub(super) fn start_pairs(&self) {
         for paired in &self.inner.lock().pairs {
             tokio::spawn(Arc::clone(&paired.member).run());
@@ -140,7 +139,6 @@ impl Node {
         futures_util::future::join_all(halves.iter().map(stack::LocalHalf::close)).await;
     }
 
-    /// Returns the state of the pair of a target.
     pub(super) fn pair_status(pairs: &[Paired], target: &str) -> Option<PairStatus> {
         let paired = pairs.iter().find(|paired| paired.name == target)?;
         Some(paired.status())
@@ -178,7 +176,6 @@ impl Node {
         Ok(paired.status())
     }
 
-    /// Starts to serve the unit of a pair.
     async fn show_pair(&self, settings: &Settings, target: &IscsiTargetSettings, unit: ServedUnit) {
         {
             let mut inner = self.inner.lock();

@@ -8,7 +8,6 @@
 use config::{Address, IscsiTargetSettings, Layer, LayerChange, PortalSettings, Settings, Unit};
 use control::ReloadChanges;
 
-/// The changes that a reload makes.
 #[derive(Debug, Default)]
 pub struct ReloadPlan<'a> {
     /// Portals to be opened, with the tags of their groups.
@@ -17,9 +16,7 @@ pub struct ReloadPlan<'a> {
     pub portals_removed: Vec<Address>,
     pub targets_added: Vec<&'a IscsiTargetSettings>,
     pub targets_removed: Vec<&'a IscsiTargetSettings>,
-    /// Units to be added to existing targets.
     pub units_added: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
-    /// Units to be removed from existing targets.
     pub units_removed: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
     /// Units that stay, except that their file or slice is larger, or the rate of their cache has changed.
     pub units_changed: Vec<(&'a IscsiTargetSettings, &'a Unit)>,
@@ -28,7 +25,6 @@ pub struct ReloadPlan<'a> {
 }
 
 impl<'a> ReloadPlan<'a> {
-    /// Plans the change from `old` to `new`.
     pub fn between(old: &'a Settings, new: &'a Settings) -> Self {
         let mut plan = Self::default();
         plan.process(old, new);
@@ -37,7 +33,6 @@ impl<'a> ReloadPlan<'a> {
         plan
     }
 
-    /// Returns the units to be opened, including those of new targets.
     pub fn units_to_open(&self) -> Vec<(&'a IscsiTargetSettings, &'a Unit)> {
         let mut units = Vec::new();
         for target in &self.targets_added {
@@ -47,7 +42,7 @@ impl<'a> ReloadPlan<'a> {
         units
     }
 
-    /// Checks the settings that are read only when the process starts.
+    /// Refuses changes of settings that the process reads only when it starts.
     fn process(&mut self, old: &Settings, new: &Settings) {
         let fixed = [
             ("threads", old.threads != new.threads),

@@ -8,7 +8,6 @@ use control::{Failure, RefusedStatus, UnitName};
 
 use super::Node;
 
-/// A unit that is not served, with the reason.
 #[derive(Clone)]
 pub(super) struct RefusedUnit {
     pub(super) unit: UnitName,
@@ -77,7 +76,6 @@ impl Node {
     }
 }
 
-/// Removes these units from the settings.
 pub(super) fn leave_out(settings: &mut Settings, refused: &[RefusedUnit]) {
     for target in &mut settings.target {
         let name = &target.name.0;

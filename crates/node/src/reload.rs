@@ -37,7 +37,6 @@ struct Prepared {
 }
 
 impl Node {
-    /// Returns the changes that a reload of `config` would make.
     pub fn compare(&self, config: &Path) -> Result<ReloadChanges, Failure> {
         let mut new = Settings::load(config)?;
         self.apply_moves(&mut new)?;
@@ -341,7 +340,6 @@ impl Node {
     }
 }
 
-/// Closes units that are no longer served.
 pub(super) async fn close_units(removed: &[ServedUnit]) {
     flush(removed).await;
     if let Err(failure) = stop_units(removed).await {

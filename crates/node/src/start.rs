@@ -63,7 +63,6 @@ impl Node {
         Ok(())
     }
 
-    /// Opens the units of a target and serves it.
     async fn open_target(
         &self,
         settings: &Settings,

@@ -22,7 +22,6 @@ pub struct TargetAccessRules {
 }
 
 impl TargetAccessRules {
-    /// Returns the access rules of a target with these settings.
     pub fn of(settings: &Settings, target: &IscsiTargetSettings) -> Result<Self, Failure> {
         let groups = settings.groups();
         let reached = groups.iter().filter(|group| target.is_reached_through(group));
@@ -100,7 +99,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the rules of the first target of these settings, which has two portal groups.
     fn access(text: &str) -> TargetAccessRules {
         let common = "state = 's'\n[names]\nlisten = ['127.0.0.1:0']\nsecret_file = 's'\n[[user]]\nname = 'alice'\n\
                       secret_file = 'a'\n[[user]]\nname = 'bob'\nsecret_file = 'b'\n";

@@ -21,7 +21,6 @@ use tokio::{
 
 use super::message::MoveFrame;
 
-/// The magic number of a hello.
 const MAGIC: &[u8; 8] = b"FBYMOVES";
 /// Length of a hello in bytes: magic number, version, random bytes.
 pub const HELLO_BYTES: usize = 8 + 4 + NONCE_BYTES;
@@ -38,10 +37,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Time-out of an answer: a disk may need as long for a flush, or the link for the data in flight.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The reason why a channel ends.
 #[derive(Debug, thiserror::Error)]
 pub enum MoveChannelError {
-    /// The connection failed or was closed.
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("it timed out")]
@@ -49,7 +46,7 @@ pub enum MoveChannelError {
     /// The hello of the peer is that of another protocol or version.
     #[error("the peer uses another protocol, or a newer version of it")]
     Hello,
-    /// A frame does not have the seal of the secret.
+    /// A frame was not sealed with a key of the shared secret, or was changed on the way.
     #[error("the peer has another secret, or its messages were changed on the way")]
     Seal,
     /// A frame has an invalid content.
@@ -71,7 +68,6 @@ pub struct Hears {
     number: u64,
 }
 
-/// Connects to the node at this address.
 pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), MoveChannelError> {
     let calling = async {
         let mut stream = TcpStream::connect(address).await?;
@@ -149,7 +145,6 @@ impl Says {
 }
 
 impl Hears {
-    /// Receives the next frame.
     pub async fn hear(&mut self) -> Result<MoveFrame, MoveChannelError> {
         timeout(PATIENCE, self.next()).await.unwrap_or(Err(MoveChannelError::TimedOut))
     }
@@ -191,7 +186,6 @@ mod tests {
 
     const SECRET: &[u8] = b"a secret of theirs";
 
-    /// Makes both ends of a channel. Changes the bytes from the caller on their way.
     async fn pair(
         other: &[u8],
         change: impl Fn(usize, &mut u8) + Send + Sync + 'static,

@@ -22,17 +22,14 @@ const AHEAD: usize = 8;
 pub struct MoveCopyPace {
     begun: Instant,
     sent: u64,
-    /// Maximum rate in bytes per second.
+    /// Maximum rate of the copy in bytes per second.
     rate: Option<u64>,
 }
 
-/// The reason why a pass has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MovePassError {
-    /// The volume cannot be read.
     #[error("the volume cannot be read: {0}")]
     Volume(#[from] Error),
-    /// The channel to the other node ended.
     #[error("the connection to the other node: {0}")]
     Line(#[from] MoveChannelError),
 }

@@ -14,9 +14,9 @@ pub enum MoveFrame {
     Request(MoveRequest),
     /// An answer of the other node.
     Answer(MoveResponse),
-    /// Blocks of the volume.
+    /// The content of blocks of the volume, from the block `lba` on.
     Write { lba: u64, data: Bytes },
-    /// Blocks that are all zeros.
+    /// Tells that `blocks` blocks of the volume, from the block `lba` on, are all zeros.
     Zeros { lba: u64, blocks: u32 },
     /// A record of the unit's state.
     Record { name: String, bytes: Bytes },
@@ -29,9 +29,9 @@ pub enum MoveRequest {
     /// Asks the node to accept this volume. If the node accepts, the blocks follow. Without a later `Prepare` the copy
     /// is incomplete and is discarded.
     Begin {
-        /// The number of the destination node.
+        /// The GLN of the destination node.
         to: Gln,
-        /// The number of the source node.
+        /// The GLN of the source node.
         from: Gln,
         from_node: NodeName,
         id: MoveId,
@@ -43,9 +43,8 @@ pub enum MoveRequest {
     Prepare,
     /// The node that receives this message owns the volume now.
     Commit,
-    /// Asks for the outcome of this move.
     Ask {
-        /// The number of the source node.
+        /// The GLN of the source node.
         to: Gln,
         id: MoveId,
         volume: VolumeName,
@@ -65,7 +64,6 @@ pub enum MoveResponse {
     },
     /// The request is refused, and the move ends.
     Refused(Failure),
-    /// The outcome of a move.
     Fate(MoveOutcome),
 }
 

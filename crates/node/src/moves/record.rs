@@ -19,7 +19,6 @@ use stack::{atomic_file, state_folder, unit_state};
 
 use super::volume_description::Described;
 
-/// The random id of one move.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MoveId(String);
 
@@ -31,7 +30,6 @@ impl MoveId {
     }
 }
 
-/// The record of one volume.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct VolumeMoveRecord {
     /// The volume has moved away: its file here, if one is left, is never served again.
@@ -63,7 +61,6 @@ impl VolumeMoveRecord {
 /// A moved volume that cannot be served with these settings, and the reason.
 pub type Blocked = (VolumeName, Failure);
 
-/// A volume that has moved away.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MoveOutRecord {
     pub id: MoveId,
@@ -72,7 +69,7 @@ pub struct MoveOutRecord {
     pub lun: u16,
     /// The generation: the number of times that the volume has moved.
     pub generation: u64,
-    /// The number of the destination node.
+    /// The GLN of the destination node.
     pub to: Gln,
     pub to_node: NodeName,
     /// The address to which initiators are redirected.
@@ -107,7 +104,6 @@ pub enum CopyStage {
     Here,
 }
 
-/// The records of all moved volumes of this node.
 pub struct Moves {
     /// The folder of the records; `None` without a state folder: then no volume can move.
     folder: Option<PathBuf>,
@@ -145,7 +141,6 @@ impl Moves {
         Ok(Self { folder, kept: Mutex::new(kept) })
     }
 
-    /// Returns the record of a volume.
     pub fn of(&self, volume: &VolumeName) -> VolumeMoveRecord {
         self.kept.lock().get(volume).cloned().unwrap_or_default()
     }

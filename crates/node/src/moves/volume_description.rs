@@ -41,7 +41,6 @@ pub struct Described {
     pub blocks: u64,
     /// Number of bytes to be copied, as far as it is known.
     pub used_bytes: u64,
-    /// The access rules at the source node.
     #[serde(default)]
     pub access: TargetAccessRules,
 }
@@ -83,7 +82,6 @@ impl Described {
         self.blocks.saturating_mul(u64::from(self.block_size))
     }
 
-    /// Returns the identity by which hosts recognise the unit.
     pub fn identity(&self) -> UnitIdentity {
         UnitIdentity::new(&self.serial).with_target(&self.target)
     }

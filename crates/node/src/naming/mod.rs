@@ -36,7 +36,6 @@ use zeroize::Zeroizing;
 pub use service::{cannot_listen, serve};
 pub use volume_finder::usable;
 
-/// The naming service of this process.
 pub struct Naming {
     table: Mutex<NamesTable>,
     secret: Zeroizing<Vec<u8>>,
@@ -44,8 +43,8 @@ pub struct Naming {
     /// The file with the number of this node and the version of its record; `None` if this process only asks other
     /// nodes and announces nothing.
     kept: Option<PathBuf>,
-    /// The version that the file has. Lock order: lock this before the table, and hold it while another version is
-    /// written.
+    /// The version that is in the file `kept`. Lock order: lock this before the table, and hold it while another
+    /// version is written.
     written: Mutex<Option<u64>>,
     /// Notified when there is something new to announce.
     news: Notify,
@@ -150,7 +149,6 @@ impl Naming {
         &self.secret
     }
 
-    /// Returns the name of this node.
     pub fn node(&self) -> NodeName {
         self.table.lock().own().node.clone()
     }
@@ -162,7 +160,6 @@ impl Naming {
         nodes
     }
 
-    /// Returns the number of this node.
     pub fn gln(&self) -> Gln {
         self.table.lock().own().stamp.gln
     }
@@ -287,7 +284,6 @@ impl Naming {
         NamingStatus { gln: table.own().stamp.gln, nodes: nodes.collect(), troubles }
     }
 
-    /// Returns the problems that an operator has to solve.
     pub fn troubles(&self) -> Vec<NamingProblem> {
         self.table.lock().troubles(Instant::now()).collect()
     }
@@ -337,7 +333,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the settings of a process whose seed answers at this address.
     fn settings(folder: &std::path::Path, seed: SocketAddr) -> Settings {
         let secret = folder.join("secret");
         stack::atomic_file::replace(&secret, b"a secret of all who take part\n").unwrap();

@@ -10,7 +10,7 @@ use ::names::{Gln, MOST_COUNT};
 use control::Failure;
 use stack::{atomic_file, state_folder};
 
-/// Returns the path of the file in a state folder.
+/// Returns the path of the file with this node's number in the state folder.
 pub fn path(state: &Path) -> PathBuf {
     state.join("gln")
 }

@@ -20,16 +20,18 @@ use super::{Naming, conversation, conversation::NamingTalkError};
 /// Interval at which a node announces that it is alive. By default it is stale after fifteen lost
 /// announcements.
 const BEAT: Duration = Duration::from_secs(2);
-/// Maximum number of concurrent conversations, in all and with one address. One takes milliseconds; one with
-/// an unauthorized caller at most 5 s and 64 KiB. Beyond that, the address with the most conversations loses
-/// the oldest one whose caller has not proved that it knows the secret.
+/// Maximum number of concurrent conversations, in all (`CALLERS`) and with one address (`CALLERS_PER_ADDRESS`). One
+/// takes milliseconds; one with an unauthorized caller at most 5 s and 64 KiB. Beyond that, the address with the
+/// most conversations loses the oldest one whose caller has not proved that it knows the secret.
 const CALLERS: usize = 64;
 const CALLERS_PER_ADDRESS: usize = 32;
-/// Maximum number of events about refused callers in ten seconds, for one address and for all addresses.
+/// Maximum number of events about refused callers in ten seconds: for one address (`REPORTS`) and for all addresses
+/// (`REPORTS_IN_ALL`).
 const REPORTS: u32 = 1;
 const REPORTS_IN_ALL: u32 = 10;
 
-/// Starts to listen. Dropping the result ends the listeners and all their tasks.
+/// Listens for callers, and starts to call other nodes. Returns the tasks, which end when they are dropped, and the
+/// bound addresses.
 pub async fn serve(
     naming: &Arc<Naming>,
     listen: &[SocketAddr],
@@ -46,7 +48,7 @@ pub async fn serve(
     Ok((tasks, bound))
 }
 
-/// Returns the failure, with its remedy, for an address for names that cannot be listened on.
+/// Returns the failure, with its remedy, for a port of the naming service that cannot be opened.
 pub fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     Failure::new(format!("cannot listen for naming queries on {address}: {error}"))
         .remedy("change `listen` of [names]")
@@ -127,7 +129,6 @@ async fn tell(naming: Arc<Naming>) {
 }
 
 impl Naming {
-    /// Returns the addresses of other nodes.
     fn others(&self) -> Vec<String> {
         let table = self.table.lock();
         let nodes = table.nodes(Instant::now()).skip(1);

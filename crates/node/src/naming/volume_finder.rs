@@ -8,7 +8,7 @@ use stack::FindFarVolume;
 
 use super::Naming;
 
-/// Finds a volume by its name.
+/// Finds the portals of one volume for the initiator.
 struct Finder {
     naming: Arc<Naming>,
     volume: VolumeName,
