@@ -39,7 +39,7 @@ pub fn beside(path: &Path, ending: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Makes the names in the folder of this file stable.
+/// Syncs the folder of this file, so that the names in the folder are stable.
 pub fn settle_names(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()

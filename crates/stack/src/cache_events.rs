@@ -63,10 +63,9 @@ impl ReportedLogFill {
     }
 }
 
-/// The duration and the reason of a session with a far volume that is lost or does not answer.
+/// How long a session with a far volume has been lost or has not answered, and the reason.
 type LinkTrouble = Option<(Duration, Arc<str>)>;
 
-/// The conditions of the far volume that were reported.
 #[derive(Default)]
 struct FarVolumeConditions {
     is_away: bool,
@@ -159,7 +158,6 @@ pub async fn watch(
     }
 }
 
-/// The values that an event reports.
 struct CacheEventFigures<'a> {
     volume: &'a str,
     log: &'a Path,
@@ -230,7 +228,6 @@ impl CacheEventFigures<'_> {
         }
     }
 
-    /// Returns the state of the far volume, in words.
     fn far_volume_state(&self) -> String {
         let counted = self.counted;
         let error = counted.lower.error.as_deref().unwrap_or("no answer");
@@ -334,7 +331,6 @@ mod tests {
     /// the link has been down.
     type Look = (Option<u64>, bool, Option<u64>, u64, Option<u64>);
 
-    /// Returns the changes that are reported with one check a second, each with its second.
     fn told(looks: impl IntoIterator<Item = Look>) -> Vec<(u64, FarVolumeTransition)> {
         let (mut far, begun) = (FarVolumeConditions::default(), Instant::now());
         let mut told = Vec::new();

@@ -24,11 +24,10 @@ use crate::{
 /// The log of a cache before the cache is opened: its disk and the records about it.
 pub struct UnopenedCacheLog {
     pub(crate) disk: LogDisk,
-    /// `None` if the log was never used.
     info: Option<LogInfo>,
     /// The mirror of a pair's log, whose other leg is at the partner.
     pub(crate) pair: Option<Arc<Mirror>>,
-    /// The records of the log, if it is to be served.
+    /// The records of the log; `None` for the log of a pair, and for a log that is opened without being served.
     pub(crate) records: Option<LogRecords>,
 }
 
@@ -53,7 +52,7 @@ impl UnopenedCacheLog {
         self.members().iter().map(|member| member.name.clone())
     }
 
-    /// Returns the blocks of the log disk.
+    /// Returns the log disk as a volume of blocks.
     pub fn volume(&self) -> Stack {
         self.disk.volume()
     }
@@ -106,7 +105,6 @@ pub async fn open_recorded_log(
     Ok(UnopenedCacheLog { records: Some(records), ..log })
 }
 
-/// Returns the assembled log of a pair, with its `LogInfo`.
 pub async fn log_of_pair(
     settings: &CacheLayerSettings,
     mirror: Arc<Mirror>,

@@ -144,7 +144,7 @@ fn log_remedy(settings: &config::CacheLayerSettings, error: &CacheOpenError) -> 
     }
 }
 
-/// Returns the remedy for an NVRAM that is missing, behind, or not that of the log.
+/// Returns the remedy for an NVRAM that is missing, older than the log, or belongs to another log.
 fn nvram_remedy(error: &CacheOpenError) -> String {
     match error {
         CacheOpenError::NvramMissing(_) | CacheOpenError::OtherNvram { .. } => {
@@ -331,7 +331,6 @@ mod tests {
         }
     }
 
-    /// The log may be a new one, with which nothing can be adopted: the claim of the other log has to be dropped.
     #[test]
     fn the_remedy_for_data_in_another_log_is_to_drop_its_claim_if_that_log_is_lost() {
         let cache = config::CacheLayerSettings::default();

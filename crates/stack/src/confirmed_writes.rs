@@ -17,7 +17,6 @@ use volume::{ConditionChange, OngoingCondition};
 
 use crate::{atomic_file, state_folder};
 
-/// Returns the store of confirmed writes in a state folder.
 pub fn store(folder: &Path) -> ConfirmedIn {
     ConfirmedIn(Arc::new(ConfirmedFiles {
         folder: folder.to_owned(),
@@ -73,7 +72,7 @@ struct ConfirmedFiles {
 struct OpenConfirmedFile {
     path: PathBuf,
     file: Arc<File>,
-    /// The sequence number of the newest note.
+    /// The sequence number of the newest content in the file.
     sequence: u64,
 }
 
@@ -91,9 +90,11 @@ impl ConfirmedStore for ConfirmedFiles {
         let mut open = self.open.lock();
         let Some(OpenConfirmedFile { path, file, sequence }) = &mut *open else { return };
         *sequence += 1;
-        // Alternate between the two cells: a torn write then leaves the previous note intact.
+        // Alternate between the two cells of the file: if a write is torn, the cell with the previous content is
+        // intact.
         let at = CELLS_AT[(*sequence % 2) as usize];
-        // This writes to the page cache only: the note survives the end of the process, and no disk delays it.
+        // This writes to the page cache only: the content survives the end of the process, and the write does not
+        // wait for a disk.
         let written = file.write_all_at(&encode(*sequence, confirmed), at);
         let path = path.clone();
         drop(open);
@@ -137,7 +138,7 @@ impl ConfirmedFiles {
     }
 }
 
-/// Opens or creates the file of a log, and allocates all of it before the first note.
+/// Opens or creates the file with the confirmed writes of a log. Allocates all of it before the first write.
 fn open(path: &Path) -> io::Result<(File, Option<(u64, ConfirmedWrites)>)> {
     if let Some(folder) = path.parent() {
         state_folder::make(folder)?;
@@ -161,7 +162,7 @@ fn open(path: &Path) -> io::Result<(File, Option<(u64, ConfirmedWrites)>)> {
     Ok((file, found))
 }
 
-/// Decodes the newest cell of a file; `None` if the file has only zeros.
+/// Decodes the newest cell of a file with confirmed writes; `None` if the file has only zeros.
 fn newest(bytes: &[u8]) -> io::Result<Option<(u64, ConfirmedWrites)>> {
     let cells = CELLS_AT.map(|at| bytes.get(at as usize..).and_then(decode));
     let newest = cells.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
@@ -211,7 +212,8 @@ fn crc32c(bytes: &[u8]) -> u32 {
 const MAGIC: &[u8; 8] = b"FBYCONFM";
 const VERSION: u32 = 1;
 const FILE_BYTES: usize = 4096;
-/// Offsets of the two cells. They are in different sectors, and a disk does not tear a sector.
+/// Offsets in bytes of the two cells in a file of confirmed writes. The cells are in different sectors, and a disk
+/// does not tear a sector.
 const CELLS_AT: [u64; 2] = [0, 512];
 const CELL_BYTES: usize = 64;
 const CHECKSUM_AT: usize = 60;

@@ -13,7 +13,7 @@ use crate::{
     records::{KeptVolume, Recorder},
 };
 
-/// Converts the settings of a file layer.
+/// Converts the settings of a `file` layer to the options of the crate `volume`.
 pub fn options(file: &File) -> FileVolumeOptions {
     FileVolumeOptions {
         path: file.path.clone(),

@@ -13,7 +13,6 @@ use crate::confirmed_writes;
 /// The leg of a pair's log that is open at this gateway.
 #[derive(Clone)]
 pub struct LocalHalf {
-    /// The volume with the blocks of the leg.
     pub volume: Stack,
     /// The NVRAM in front of the leg; `None` if the settings name none.
     pub buffer: Option<Arc<LogBuffer>>,

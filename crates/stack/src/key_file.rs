@@ -68,7 +68,6 @@ pub fn make(
     })
 }
 
-/// Reads the key file that the settings of a layer name.
 pub fn open(settings: &EncryptLayerSettings) -> Result<(VolumeKey, KeyFile), Failure> {
     let path = settings.key.clone();
     let secret = unlocking(settings.secret_file.as_deref(), settings.secret_env.as_deref())?;
@@ -131,7 +130,7 @@ enum KeyUnlockError {
 }
 
 impl LockedKeyFile {
-    /// Encodes the file for `key`.
+    /// Returns the content of a key file that holds `key`, wrapped with the secret.
     fn lock(&self, key: &VolumeKey) -> io::Result<Vec<u8>> {
         let mut salt = [0; SALT_BYTES];
         getrandom::fill(&mut salt).map_err(io::Error::other)?;

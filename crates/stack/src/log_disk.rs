@@ -74,7 +74,7 @@ impl LogDisk {
         &self.settings
     }
 
-    /// Returns the blocks of the log.
+    /// Returns the log disk as a volume of blocks; for a mirrored log, the mirror.
     pub fn volume(&self) -> Stack {
         Arc::clone(&self.volume)
     }

@@ -9,7 +9,7 @@ use crate::not_opened::NotOpened;
 /// An open NVRAM and the object that checks its file.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
-/// Opens or creates the NVRAM of a cache or of a leg of a pair's log, if it has one.
+/// Opens or creates the NVRAM of a cache or of a leg of a pair's log, if the settings name one.
 pub fn open(settings: &config::CacheLayerSettings) -> Result<Option<Nvram>, NotOpened> {
     let Some(path) = &settings.nvram else { return Ok(None) };
     let opened = MappedFile::open(path, settings.nvram_size.0);

@@ -18,9 +18,8 @@ pub struct OpenedStack {
     /// The layer below the top that records changes. It exists if the volume has a name: such a volume may be moved to
     /// another node while it is used.
     pub watched: Option<Arc<Watched>>,
-    /// The layers, bottom first.
     pub(crate) layers: Vec<StackLayer>,
-    /// Layers that other code calls directly, and not only through the list.
+    /// Layers that other code calls directly. They are in `layers`, too.
     pub(crate) parts: StackParts,
 }
 
@@ -31,12 +30,10 @@ pub(crate) struct StackParts {
     pub file: Option<Arc<FileLayer>>,
     /// The volume of another target at the bottom.
     pub session: Option<Arc<RemoteVolume>>,
-    /// The topmost cache of the stack.
     pub cache: Option<Arc<CacheLayer>>,
 }
 
 impl OpenedStack {
-    /// Returns the status of the layers, bottom first.
     pub fn status(&self) -> Vec<LayerStatus> {
         self.layers.iter().map(StackLayer::status).collect()
     }
@@ -83,7 +80,8 @@ impl OpenedStack {
         Ok(())
     }
 
-    /// Ends without another write to the volumes below, because the log has another owner now. `reason` says why.
+    /// Stops the layers without another write to the volumes below, because the log has another owner now. `reason`
+    /// says why.
     pub async fn abandon(&self, reason: &str) {
         for layer in self.layers.iter().rev() {
             layer.running().abandon(reason).await;

@@ -27,7 +27,6 @@ use crate::{
     remote::{FindFarVolume, RecordedFarVolume},
 };
 
-/// The context in which all stacks of a process are opened.
 pub struct StackContext<'a> {
     /// The iSCSI name of this process as an initiator.
     pub initiator_name: &'a IscsiName,
@@ -77,7 +76,7 @@ pub(crate) struct OpeningStack<'a> {
     pub unit: &'a Unit,
     context: &'a StackContext<'a>,
     recorder: Recorder,
-    /// True for a unit of a common cache.
+    /// True if the unit belongs to a common cache.
     is_common: bool,
     /// The record of the unit's volume in the log of the common cache.
     known: Option<RecordedFarVolume>,
@@ -251,7 +250,6 @@ impl<'a> OpeningStack<'a> {
         self.top.clone().expect("settings put a bottom first")
     }
 
-    /// Returns the remote volume of this stack, if it has one.
     pub fn links(&self) -> Vec<Weak<RemoteVolume>> {
         self.parts.session.iter().map(Arc::downgrade).collect()
     }

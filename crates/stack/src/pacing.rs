@@ -11,7 +11,7 @@ use config::{Schedule, TimeOfDay};
 use control::Rate;
 use parking_lot::Mutex;
 
-/// Sets the rate of a cache for as long as it exists.
+/// Sets the destage rate of a cache for as long as the cache exists.
 pub struct Pacing {
     cache: Arc<Cache>,
     inner: Mutex<DestagePacingState>,
@@ -39,7 +39,6 @@ impl Pacing {
         self.apply();
     }
 
-    /// Applies a rate from the control socket.
     pub fn tell(&self, rate: Rate) {
         self.inner.lock().told = rate;
         self.apply();

@@ -27,7 +27,7 @@ use crate::{
 #[derive(Default)]
 pub struct SlicedFiles(Mutex<HashMap<PathBuf, Arc<SlicedFile>>>);
 
-/// A file, and the bytes that each unit uses.
+/// A file in which units have slices, and the bytes that each unit uses.
 #[derive(Default)]
 struct SlicedFile {
     /// Locked while the file is opened, so that units that open it at the same time share it. The file is
@@ -141,7 +141,7 @@ impl Drop for PendingFileSlice<'_> {
 }
 
 impl FilePart {
-    /// Returns the whole file.
+    /// Returns the file that contains this part; other units may have parts of it, too.
     pub fn file(&self) -> &Arc<FileVolume> {
         &self.file.volume
     }

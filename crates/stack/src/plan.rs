@@ -19,10 +19,8 @@ pub struct StackPlan<'a> {
     pub from_cache: &'a [Layer],
 }
 
-/// The bottom of a stack.
 #[derive(Debug, PartialEq)]
 pub enum BottomPlan<'a> {
-    /// A volume in memory.
     Memory(&'a MemoryLayerSettings),
     /// A file, with the slice directly above it: other units may have other slices of the file.
     File(&'a File, Option<&'a Slice>),
@@ -33,7 +31,6 @@ pub enum BottomPlan<'a> {
         settings: &'a RemoteLayerSettings,
         /// The cache whose log is opened first, because it may know the far volume.
         log: Option<&'a CacheLayerSettings>,
-        /// True if a cache lies above.
         has_cache: bool,
         /// The name of the session with the target, which is the same after every start.
         lasting: String,

@@ -44,7 +44,7 @@ pub async fn open(
     used.map_err(|error| NotOpened::Refused(refusal(path, &error)))
 }
 
-/// Returns the message and the remedy for a disk that cannot be used.
+/// Returns the message and the remedy for a disk that cannot be used as a read tier.
 pub fn refusal(path: &Path, error: &TierError) -> Failure {
     let name = path.display();
     let remedy = match error {
@@ -65,7 +65,6 @@ pub fn refusal(path: &Path, error: &TierError) -> Failure {
     Failure::new(format!("cannot use {name} as read tier: {error}")).remedy(remedy)
 }
 
-/// Returns the figures of the read tier; `None` if there is none.
 pub fn figures(
     settings: &config::CacheLayerSettings,
     counted: &CacheStatistics,

@@ -23,10 +23,10 @@ use volume::Geometry;
 
 use crate::congestion::congestion;
 
-/// The identity of the far volume that is recorded in the log of the cache.
+/// A far volume, as the log of its cache has recorded it.
 #[derive(Clone, Debug)]
 pub struct RecordedFarVolume {
-    /// The name that the remote unit reports.
+    /// The identity that the remote unit reports.
     pub identity: String,
     /// The size and abilities of the unit.
     pub geometry: Geometry,
@@ -35,7 +35,6 @@ pub struct RecordedFarVolume {
 /// The identity of this process towards remote targets.
 #[derive(Clone, Debug)]
 pub struct Us {
-    /// The iSCSI name of this process.
     pub initiator_name: IscsiName,
     /// A name that stays the same for this session over restarts. The node then ends the session that a killed
     /// process has left, before a late command of it can do harm. `None`: a temporary session, which ends no

@@ -8,7 +8,6 @@ use initiator::{InitiatorStatistics, LinkState, RemoteVolume};
 
 use crate::figures;
 
-/// Returns all figures of a remote volume.
 pub fn of(remote: &RemoteVolume) -> RemoteFigures {
     let counted = remote.statistics();
     let congestion = remote.session().congestion();

@@ -36,7 +36,7 @@ struct ResendState {
     answered: u64,
     /// The value of `answered` up to which all calls are stable.
     flushed: u64,
-    /// Number of losses that `lower` has reported.
+    /// Number of times that `lower` has reported lost writes.
     losses: u64,
 }
 
@@ -58,7 +58,6 @@ const ATTEMPTS: u32 = 3;
 const SIDE_BY_SIDE: usize = 16;
 
 impl Resend {
-    /// Puts the layer in front of `lower`.
     pub fn new(lower: Stack) -> Self {
         Self::with_limit(lower, LIMIT)
     }
@@ -197,9 +196,8 @@ impl ResendState {
 struct ResendExtentLock<'a> {
     layer: &'a Resend,
     extent: Extent,
-    /// The number of losses before the call.
+    /// The value of `losses` in the state of the layer when the call began.
     losses: u64,
-    /// True if the call has succeeded.
     is_done: bool,
 }
 

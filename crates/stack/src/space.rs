@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_secs(30);
 /// Interval of the checks whether the condition has ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The beginning or the end of the condition.
+/// The beginning or the end of the lack of space for a file.
 #[derive(Debug, Eq, PartialEq)]
 enum FileSpaceChange {
     Begins { free: Option<u64> },
@@ -30,7 +30,6 @@ enum FileSpaceChange {
 
 /// The free space in the file system of a volume's file.
 enum FileSystemSpace {
-    /// The file was closed.
     Closed,
     /// Free bytes, if the system reports them.
     Free(Option<u64>),
@@ -65,7 +64,7 @@ fn room(file: &Weak<FileVolume>) -> FileSystemSpace {
     }
 }
 
-/// Calls `tell` at each change, until the file is closed.
+/// Calls `tell` when the lack of space begins and when it ends, until the file is closed.
 async fn follow(
     mut refusals: watch::Receiver<u64>,
     room: impl Fn() -> FileSystemSpace,

@@ -14,21 +14,18 @@ pub struct Unflushed {
 
 #[derive(Clone, Debug)]
 struct UnflushedExtent {
-    /// The block after the last one.
+    /// The block after the last block of the piece.
     end: u64,
     content: UnflushedContent,
     /// The number of the acknowledgment, see [`Unflushed::keep`].
     number: u64,
-    /// True if the node may have lost the content.
     is_lost: bool,
 }
 
-/// The content of blocks.
 #[derive(Clone, Debug)]
 pub enum UnflushedContent {
     /// The blocks hold these bytes.
     Data(Data),
-    /// The blocks were discarded.
     Zeros,
 }
 
@@ -46,7 +43,6 @@ impl Unflushed {
         self.pieces.insert(extent.lba.0, piece);
     }
 
-    /// Removes the content of `extent`.
     pub fn forget(&mut self, extent: Extent) {
         let (start, end) = (extent.lba.0, extent.end().0);
         if let Some((&first, before)) = self.pieces.range(..start).next_back()
@@ -97,7 +93,6 @@ impl Unflushed {
         lost.map(|(&first, piece)| run(first, piece.end)).collect()
     }
 
-    /// Returns the content of `extent` in the order of blocks.
     pub fn within(&self, extent: Extent) -> Vec<(Extent, UnflushedContent)> {
         let (start, end) = (extent.lba.0, extent.end().0);
         let before = self.pieces.range(..start).next_back();
@@ -111,7 +106,7 @@ impl Unflushed {
 }
 
 impl UnflushedExtent {
-    /// Splits the piece at block `at`, which is inside of it.
+    /// Splits the piece at block `at`, which is inside the piece.
     fn split(&self, first: u64, at: u64, block_size: usize) -> (Self, Self) {
         let part = |start, end| Self {
             end,
@@ -154,7 +149,6 @@ mod tests {
         run(start, start + 1 + rng.below((BLOCKS - start).min(8)))
     }
 
-    /// Returns for each block its kept content, and true if the content is marked as lost.
     fn dump(unflushed: &Unflushed) -> Vec<Option<(u8, bool)>> {
         let lost = unflushed.lost();
         let is_lost = |block| lost.iter().any(|e| (e.lba.0..e.end().0).contains(&block));
@@ -175,7 +169,6 @@ mod tests {
     fn each_block_has_its_newest_content() {
         for seed in 0..300 {
             let mut rng = Rng::new(seed);
-            // Blocks have one byte each.
             let mut unflushed = Unflushed::new(1);
             let mut model = vec![None; BLOCKS as usize];
             for number in 1..60_u64 {

@@ -125,7 +125,6 @@ fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// The record files of one unit.
 pub struct StateFiles {
     shared: Arc<UnitStateStore>,
     /// The number of the last requested save.
@@ -138,7 +137,7 @@ struct UnitStateStore {
     name: String,
     /// The number of the newest completed save of each record.
     done: Mutex<[u64; UnitRecordKind::ALL.len()]>,
-    /// Failing saves of each record, for events.
+    /// For each record, whether its saves fail at present. Events report changes of this.
     failing: Mutex<[OngoingCondition; UnitRecordKind::ALL.len()]>,
     /// A lock that is held while the unit is served: no other process, and no other unit with the same designator,
     /// may write these files.
@@ -231,7 +230,6 @@ impl UnitStateStore {
     }
 }
 
-/// Encodes a record for its file.
 pub fn framed(record: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&VERSION.to_le_bytes());

@@ -20,7 +20,6 @@ use crate::atomic_file;
 /// Interval of the checks: a file that is lost must be noticed within one second.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// The change of a file that the last check found.
 #[derive(Default)]
 struct LastFileChange(Option<OpenFileChange>);
 

@@ -18,7 +18,6 @@ pub struct WriteThrough {
 const ATTEMPTS: u32 = 3;
 
 impl WriteThrough {
-    /// Puts the layer in front of `lower`.
     pub fn new(lower: Stack) -> Self {
         Self { lower, discarding: Mutex::new(()) }
     }

@@ -7,7 +7,6 @@ use volume::{DelayVolume, Latency, Stack};
 
 use super::running::OpenedLayer;
 
-/// Delays the calls to `lower`.
 pub fn open(settings: &DelayLayerSettings, lower: Stack) -> OpenedLayer {
     let (read, write, flush) = (settings.read, settings.write, settings.flush);
     let latency = Latency { read: read.0, write: write.0, flush: flush.0 };

@@ -18,7 +18,7 @@ pub struct FileUse<'a> {
     pub settings: &'a File,
     /// The slice layer directly above the file; `None` if the unit uses the whole file.
     pub slice: Option<&'a Slice>,
-    /// The unit, for messages.
+    /// Name of the unit in messages.
     pub unit: String,
     /// True if the file is under a common cache.
     pub is_common: bool,
@@ -67,7 +67,7 @@ pub struct FileLayer {
     record: Option<Arc<KeptVolume>>,
     /// The bytes of the file that this unit uses; `None` if no other unit can have a slice of the file.
     part: Option<Arc<FilePart>>,
-    /// The text for the status of the layer.
+    /// The text that `forebay status` shows for the storage of the layer.
     on: String,
 }
 

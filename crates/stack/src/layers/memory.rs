@@ -7,7 +7,6 @@ use volume::{Geometry, MemVolume};
 
 use super::running::{OpenedLayer, StackLayer};
 
-/// Creates a volume in memory.
 pub fn open(settings: &MemoryLayerSettings) -> OpenedLayer {
     OpenedLayer {
         volume: Arc::new(MemVolume::new(geometry(settings))),

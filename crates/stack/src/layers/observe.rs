@@ -8,7 +8,6 @@ use volume::{ObserveVolume, Stack, VolumeCallCounters};
 
 use super::running::{OpenedLayer, RunningLayer, StackLayer};
 
-/// Counts the calls to `lower`.
 pub fn open(settings: &ObserveLayerSettings, lower: Stack) -> OpenedLayer {
     let volume = ObserveVolume::new(lower);
     let running = Arc::new(ObserveLayer(Arc::clone(volume.counters())));

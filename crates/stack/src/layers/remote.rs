@@ -20,7 +20,6 @@ use crate::{
     write_through::WriteThrough,
 };
 
-/// The parameters for opening a far volume.
 pub struct FarVolume<'a> {
     pub settings: &'a RemoteLayerSettings,
     /// The cache whose log is opened before the far volume, because the log may know its size and name. `None` if
@@ -30,14 +29,12 @@ pub struct FarVolume<'a> {
     pub pair_log: Option<Arc<Mirror>>,
     /// The record of the volume in the log of a common cache.
     pub known: Option<RecordedFarVolume>,
-    /// The iSCSI name of this process as an initiator.
     pub initiator_name: &'a IscsiName,
     /// The name of the session, by which the node recognizes this process after a restart.
     pub lasting: String,
     pub writes: FarWrites,
 }
 
-/// How writes reach a far volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FarWrites {
     /// A cache above is the only writer. It flushes the writes that must survive a restart of the node.

@@ -10,7 +10,6 @@ pub type LayerFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The run-time operations of an open layer. The default of each method suits a layer that does not have the operation.
 pub trait RunningLayer: Send + Sync {
-    /// Returns the counters and present values of the layer.
     fn figures(&self) -> LayerFigures {
         LayerFigures::default()
     }
@@ -57,14 +56,13 @@ pub trait RunningLayer: Send + Sync {
         Box::pin(ready(Ok(())))
     }
 
-    /// Ends without another write to the volume below, because the log has another owner now. `reason` says
-    /// why.
+    /// Stops the layer without another write to the volume below, because the log has another owner now. `reason`
+    /// says why.
     fn abandon<'a>(&'a self, _reason: &'a str) -> LayerFuture<'a, ()> {
         Box::pin(ready(()))
     }
 }
 
-/// One layer of an open stack.
 pub struct StackLayer {
     layer: &'static str,
     on: String,
@@ -90,7 +88,6 @@ impl StackLayer {
         &*self.running
     }
 
-    /// Returns the status of the layer for `forebay status`.
     pub fn status(&self) -> LayerStatus {
         LayerStatus {
             layer: self.layer.to_owned(),
@@ -100,7 +97,6 @@ impl StackLayer {
     }
 }
 
-/// Returns the failure of a layer that cannot grow.
 pub fn cannot_grow(layer: &str, on: &str, why: &dyn Display) -> Failure {
     Failure::new(format!("the {layer} of {on} cannot grow: {why}"))
         .remedy("grow the layer below first, or request a smaller size")

@@ -47,7 +47,7 @@ struct SliceLayer {
     volume: Arc<SliceVolume>,
     /// Offset of the slice in bytes.
     start: u64,
-    /// The text for the status when the slice was opened.
+    /// The text that `forebay status` showed for the slice when it was opened.
     on: String,
     /// True if the slice extends to the end of the layer below.
     reaches_end: bool,

@@ -100,7 +100,6 @@ impl Records {
         self.all().into_iter().find(|record| record.named == named)
     }
 
-    /// Writes a record; it is stable when this returns.
     pub fn keep(&self, record: &StorageRecord) -> Result<(), Failure> {
         let file = self.file(&record.path);
         let write = || {
@@ -130,7 +129,6 @@ impl Records {
         records.filter_map(|file| read(&read_file(&file).ok()?)).collect()
     }
 
-    /// Returns the command that removes the record of a path.
     pub fn forget_command(&self, path: &Path, loses_data: bool) -> String {
         config::forget_command(&self.config, path, loses_data)
     }
@@ -187,7 +185,6 @@ pub(super) struct Renewal {
     has_failed: bool,
 }
 
-/// A change in the results of renewing one record.
 #[derive(Debug, Eq, PartialEq)]
 enum RecordRenewalChange {
     Fails,
@@ -310,7 +307,6 @@ mod tests {
             fs::write(&file, &whole[..at]).unwrap();
             assert!(records.load(&path).is_err(), "cut at {at}");
         }
-        // Put the record of another path under the name of this one.
         records.keep(&record("/elsewhere".into())).unwrap();
         fs::copy(records.file(Path::new("/elsewhere")), &file).unwrap();
         let failure = Failure::from(records.load(&path).unwrap_err());

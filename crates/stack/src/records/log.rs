@@ -32,12 +32,12 @@ pub struct LogRecords {
     recorder: Recorder,
     /// The path of the log, and that of its second mirror leg.
     paths: Vec<PathBuf>,
-    /// Instance ids in the records of these paths.
+    /// Instance ids in the records of the paths in `paths`.
     known: Vec<String>,
-    /// Records of these paths that say that the log may hold acknowledged data.
+    /// Records of the paths in `paths` that say that the log may hold acknowledged data.
     expected: Vec<(StorageRecord, LogIdentity)>,
-    /// Records of these paths that say that the log was drained and stopped. Such a log may be created again, but
-    /// another log in its place could send older data of the same volume to the node.
+    /// Records of the paths in `paths` that say that the log was drained and stopped. Such a log may be created
+    /// again, but another log in its place could send older data of the same volume to the node.
     drained: Vec<(StorageRecord, LogIdentity)>,
     /// Records of logs at paths that no cache in the settings names any more, if the same unit or common cache of the
     /// same settings file used the log there, and the log may hold acknowledged data.
@@ -47,7 +47,6 @@ pub struct LogRecords {
     accept_loss: bool,
 }
 
-/// The records of a log that is open.
 pub struct KeptLog {
     recorder: Recorder,
     paths: Vec<PathBuf>,
@@ -57,7 +56,7 @@ pub struct KeptLog {
 struct RecordedLogState {
     log: LogIdentity,
     opened: String,
-    /// True when the cache has stopped: later notes must not replace the last one.
+    /// True when the cache has stopped: later notes of dirty bytes must not replace the final one.
     is_closed: bool,
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The storage that was in use at a path.
+/// The record of one path: which file, device or log a unit or common cache used there when it was last opened.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct StorageRecord {
     /// The absolute path, as [`super::folder::absolute`] makes it.
@@ -20,7 +20,6 @@ pub struct StorageRecord {
     pub settings: Option<PathBuf>,
     /// Local time of the last opening. It is for people only: no decision depends on it.
     pub opened: String,
-    /// Kind and identity of the storage.
     #[serde(flatten)]
     pub storage: Storage,
 }
@@ -46,7 +45,7 @@ pub struct VolumeIdentity {
     /// The random id in its extended attribute, in hexadecimal digits; `None` if the file system keeps no such
     /// attributes.
     pub id: Option<String>,
-    /// Device number of its file system.
+    /// Device number of the file system that holds the file.
     pub device: u64,
     /// Inode number of the file.
     pub inode: u64,
@@ -55,18 +54,17 @@ pub struct VolumeIdentity {
 /// The properties by which a log is recognized, and the data that it may hold.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LogIdentity {
-    /// The instance id in its superblocks, in hexadecimal digits.
+    /// The instance id in the superblocks of the log, in hexadecimal digits.
     pub instance: String,
     /// True if the far volume had all data when the log was last stopped, or when a cache without write-back
     /// opened it.
     pub is_drained: bool,
     /// True if the log was exported, to be adopted on another host.
     pub is_exported: bool,
-    /// Bytes that only the log held when this was noted; more may have come since.
+    /// Bytes that only the log held when the record was written; more may have come since.
     pub dirty_bytes: u64,
     /// Local time at which the record was written. For people only: no decision depends on the clock.
     pub noted: String,
-    /// Path of the other leg of a mirrored log.
     #[serde(default)]
     pub mirror: Option<PathBuf>,
 }
@@ -80,7 +78,6 @@ impl StorageRecord {
         }
     }
 
-    /// Returns the path of the other leg of a mirrored log.
     pub fn mirror(&self) -> Option<&Path> {
         match &self.storage {
             Storage::Log(log) => log.mirror.as_deref(),

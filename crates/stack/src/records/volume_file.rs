@@ -37,20 +37,18 @@ use super::{
 };
 use crate::not_opened::NotOpened;
 
-/// The result of comparing a file or device with its record, before it is opened as a volume. It agrees with the
-/// record.
+/// The result of comparing a file or device with its record, before it is opened as a volume. The file or device
+/// agrees with the record, if there is one.
 pub struct VolumeRecord {
     recorder: Recorder,
     path: PathBuf,
-    /// The absolute path as the settings have it.
+    /// The absolute path of the file or device, as the settings have it.
     named: PathBuf,
-    /// The record of the volume, if there is one.
     before: Option<StorageRecord>,
     /// True if there is no record although the file has an id or holds data.
     is_record_missing: bool,
 }
 
-/// The record of a volume that is open.
 pub struct KeptVolume {
     recorder: Recorder,
     record: Mutex<StorageRecord>,

@@ -16,7 +16,7 @@ struct Writer<'a> {
     far: &'a Restarting,
     rng: Rng,
     first: u64,
-    /// The content of its blocks: one byte, repeated, for each block.
+    /// The content of the writer's blocks: one byte, repeated, for each block.
     model: Vec<u8>,
     busy: &'a Cell<u64>,
 }
@@ -136,7 +136,6 @@ async fn without_this_layer_the_test_notices_losses() {
     assert!(seen >= 5, "{seen} of 20");
 }
 
-/// Returns a volume in memory that counts its calls and fails on demand.
 fn observed(limit: u64) -> (Resend, Arc<Faults>, Arc<volume::VolumeCallCounters>) {
     let fault = FaultVolume::new(Arc::new(MemVolume::new(Geometry::with_blocks(1 << 16))));
     let faults = fault.faults().clone();

@@ -138,7 +138,7 @@ impl CacheLayer {
     }
 }
 
-/// Smallest log, as for `log_size`.
+/// Smallest size of a log, as for `log_size`.
 const LEAST_LOG: Size = Size::mib(8);
 
 /// Largest log: its blocks are counted in 31 bits.

@@ -124,7 +124,6 @@ impl CacheLayer {
         Ok((layer, above))
     }
 
-    /// Starts the background tasks of a cache.
     fn begin(
         cache: Arc<Cache>,
         settings: &CacheLayerSettings,
@@ -246,7 +245,7 @@ impl CacheLayer {
         }
         let dirty = self.cache.statistics().destage.dirty_bytes;
         tracing::info!(log = %self.log.display(), dirty_bytes = dirty, "the cache has stopped");
-        // Update the record only after a successful stop. Otherwise it still says that the log is in use.
+        // Update the record only after a successful stop. Otherwise the record still says that the log is in use.
         if let (Ok(()), Some(record)) = (&stopped, &self.record)
             && let Err(failure) = record.close(dirty)
         {
