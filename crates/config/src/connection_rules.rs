@@ -19,7 +19,7 @@ pub(super) fn socket_buffer(at: &KeyPath, size: Option<Size>) -> SettingsRuleRes
 
 pub(super) fn proof(proof: &ChapCredentialSettings, at: &KeyPath) -> SettingsRuleResult {
     required(at, "name", proof.name.is_empty(), "\"alice\"")?;
-    // Common targets and initiators accept names of at most 255 bytes.
+    // Most targets and initiators accept CHAP names of at most 255 bytes.
     if proof.name.len() > 255 || proof.name.chars().any(char::is_control) {
         let message = "longer than 255 bytes, or with control characters";
         return wrong(at.key("name"), message, "write another name");

@@ -306,7 +306,6 @@ fn slices_of_one_file_must_not_overlap() {
             unit("a", "size='8MiB'", &low) + &unit("b", "block_size=4096", &high),
             "the keys of file p differ from those at target[0]",
         ),
-        // Two units of one target use the same file.
         (
             unit("a", "", &low)
                 + &format!("[[target.unit]]\nlun=1\nstack=[{{file={{path='p'}}}}{low}]\n"),

@@ -10,7 +10,6 @@ pub fn host_name() -> String {
     host.chars().filter(|c| allowed(*c)).take(64).collect()
 }
 
-/// Returns the default of `initiator_name`.
 pub fn name_of_host() -> IscsiName {
     let host = host_name();
     IscsiName(format!(

@@ -190,7 +190,6 @@ pub struct Iscsi {
     pub busy_poll: TimeSpan,
 }
 
-/// The table `[[target]]`: an iSCSI target.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct IscsiTargetSettings {
@@ -233,7 +232,6 @@ impl Settings {
             || common.flat_map(|name| self.units_of(name)).any(|(other, _)| other.has_remote())
     }
 
-    /// Returns the cache settings of the common cache `name`.
     pub fn common_cache(&self, name: &str) -> Option<&CacheLayerSettings> {
         self.common_cache.iter().find(|common| common.name == name).map(|common| &common.cache)
     }
@@ -378,7 +376,6 @@ impl Default for Unit {
 }
 
 impl Unit {
-    /// Returns the settings of the unit in the form of the crate `unit`.
     pub fn behavior(&self) -> unit::Settings {
         unit::Settings {
             removable: self.removable,

@@ -15,7 +15,6 @@ pub fn security(settings: &Settings) -> Security {
     Security { users: users.into(), algorithms: algorithms.into(), discovery }
 }
 
-/// Returns the access rules of a target.
 pub fn access(target: &crate::IscsiTargetSettings) -> LoginAccess {
     rules(target.allow.as_deref(), target.mutual.as_ref())
 }

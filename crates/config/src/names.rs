@@ -11,7 +11,6 @@ use crate::quantity::{REMEDY, TimeSpan};
 /// Default port of the naming service. IANA has assigned no port to it.
 pub const NAMING_PORT: u16 = 3299;
 
-/// The table `[names]`: this node in the naming service.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct NamingServiceSettings {

@@ -155,7 +155,8 @@ impl Settings {
             && (is_asked_for || self.target.iter().all(|target| target.listen.is_none()))
     }
 
-    /// Returns the addresses of portals without further settings.
+    /// Returns the addresses of the common portals that have no settings besides their address: `listen` of the
+    /// settings, or its default.
     pub fn listen(&self) -> &[Address] {
         match &self.listen {
             Some(listen) => listen,

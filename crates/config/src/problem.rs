@@ -14,7 +14,6 @@ use toml::{
 
 use crate::quantity::REMEDY;
 
-/// One step of the path to a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum KeyPathStep {
     /// A step from a table to the value of this key.

@@ -147,7 +147,6 @@ fn halves(settings: &Settings) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Checks the keys of each portal on its own.
 fn each_portal(settings: &Settings) -> SettingsRuleResult {
     for (index, portal) in settings.portal.iter().enumerate() {
         let at = KeyPath::default().key("portal").index(index);
@@ -261,8 +260,8 @@ fn iscsi(at: &KeyPath, iscsi: &Iscsi) -> SettingsRuleResult {
     range(at, "max_discovery_sessions_per_address", own, 1, most)?;
     let idle = iscsi.discovery_timeout;
     range(at, "discovery_timeout", idle, TimeSpan::seconds(1), TimeSpan::seconds(3600))?;
-    // Of this memory, 64 MiB are for the longest writes. A smaller value would leave too little for the shares of the
-    // connections.
+    // 64 MiB of `waiting_data` are for the longest writes. A smaller value would leave too little for the shares of
+    // the connections.
     range(at, "waiting_data", iscsi.waiting_data, Size::mib(128), Size::mib(1 << 20))?;
     chap(&iscsi.chap, at)?;
     range(at, "queue_depth", iscsi.queue_depth, 1, 1024)?;

@@ -184,7 +184,6 @@ pub enum UnitKind {
     Block,
 }
 
-/// The I/O engine of a file.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum FileEngineSetting {

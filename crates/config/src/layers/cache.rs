@@ -22,7 +22,6 @@ use crate::{
     value_types::FileEngineSetting,
 };
 
-/// Settings of a cache layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheLayerSettings {

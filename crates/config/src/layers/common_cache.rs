@@ -9,7 +9,6 @@ use crate::{
     rule::{SettingsRuleResult, wrong},
 };
 
-/// Settings of a `common-cache` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct InCommon {

@@ -6,7 +6,6 @@ use serde::Deserialize;
 
 use crate::quantity::TimeSpan;
 
-/// Settings of a `delay` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DelayLayerSettings {

@@ -9,7 +9,6 @@ use crate::{
     rule::{SettingsRuleResult, range, required, wrong},
 };
 
-/// Settings of a `disk` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskLayerSettings {

@@ -9,7 +9,6 @@ use crate::{
     connection_rules::one_secret, problem::KeyPath, rule::SettingsRuleResult, used_files::path,
 };
 
-/// Settings of an `encrypt` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct EncryptLayerSettings {

@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 
-/// Settings of a `fault` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultLayerSettings {

@@ -16,7 +16,6 @@ use crate::{
 /// The files that the layers of one settings file use. Units with slices of one file must repeat the same keys for it.
 pub(crate) type LayerFiles<'a> = used_files::UsedFiles<'a, File>;
 
-/// Settings of a `file` layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct File {

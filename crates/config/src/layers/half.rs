@@ -8,7 +8,6 @@ use crate::{
     value_types::IscsiName,
 };
 
-/// Settings of a `half` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct MirrorLegLayerSettings {

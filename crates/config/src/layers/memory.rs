@@ -8,7 +8,6 @@ use crate::{
     rule::{SettingsRuleResult, block_size, required, whole},
 };
 
-/// Settings of a `memory` layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct MemoryLayerSettings {

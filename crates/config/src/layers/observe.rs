@@ -7,7 +7,6 @@ use crate::{
     rule::{SettingsRuleResult, required},
 };
 
-/// Settings of an `observe` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObserveLayerSettings {

@@ -14,7 +14,6 @@ use crate::{
     value_types::{CongestionSetting, Digest, LinkCompressionSetting},
 };
 
-/// Settings of a `remote` layer.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct RemoteLayerSettings {

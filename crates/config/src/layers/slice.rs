@@ -10,7 +10,6 @@ use crate::{
     rule::{SettingsRuleResult, whole},
 };
 
-/// Settings of a `slice` layer.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slice {
