@@ -9,7 +9,6 @@ use tracing_subscriber::EnvFilter;
 
 use crate::event_queue::{EventWriter, QUEUE};
 
-/// Decides which events are shown.
 pub struct EventFilter {
     /// True if the command line has set the level, which takes precedence over the settings.
     fixed: bool,

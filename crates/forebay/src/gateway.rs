@@ -97,13 +97,13 @@ fn send_down(
 
 /// Shows the progress of a flush or drain, and fails when the timeout has passed.
 pub struct DrainProgressBar {
-    /// Name of the unit in messages.
+    /// Name of the unit, which messages about the progress contain.
     unit: String,
     timeout: Option<TimeSpan>,
     bar: ProgressBar,
     begun: Instant,
     told_at: Instant,
-    /// Largest number of unsent bytes so far: 100 % of the bar.
+    /// Largest number of unsent bytes so far: the progress bar shows them as 100 %.
     most: u64,
 }
 

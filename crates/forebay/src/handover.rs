@@ -117,7 +117,6 @@ fn holds(holding: Holding, name: &UnitName) -> Result<(), Failure> {
     }
 }
 
-/// Returns the unit with this name, and its target.
 pub fn find<'a>(
     settings: &'a Settings,
     name: &UnitName,

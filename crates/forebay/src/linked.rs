@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use control::{LinkEnd, Linked};
 use wan::LaneReport;
 
-/// Returns the state, settings and counters of a link.
 pub fn link_for_people(linked: &Linked) -> String {
     let Linked { name, process, near, far, seed, report, .. } = linked;
     let mut text = format!("link {name}, process {process}, seed {seed}\n");
@@ -20,7 +19,8 @@ pub fn link_for_people(linked: &Linked) -> String {
         let _ = writeln!(text, "{way}: {}\n{}", words.join(", "), lane_for_people(lane));
     }
     let late = &report.lateness;
-    // Without packets there is no lateness, and the kernel's netem does not report it either.
+    // Leave the lateness out if none was measured: without packets, or with the kernel's netem, which does not
+    // report it.
     if late.count > 0 {
         let _ = writeln!(
             text,

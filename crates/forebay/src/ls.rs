@@ -62,7 +62,6 @@ pub async fn run(args: &Ls) -> Result<(), Failure> {
     }
 }
 
-/// Lists the targets of one portal.
 async fn list(
     settings: &initiator::Settings,
     url: &initiator::Url,

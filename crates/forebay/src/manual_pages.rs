@@ -44,7 +44,6 @@ fn write_all(folder: &Path) -> Result<(), Failure> {
     print_line(format!("{count} pages in {}, 1 in {}", commands.display(), files.display()))
 }
 
-/// Returns the page of the settings file (roff).
 fn settings_page() -> String {
     let example: String = SETTINGS.lines().map(|line| escaped(line) + "\n").collect();
     format!(

@@ -12,7 +12,6 @@ use crate::{
     table::table,
 };
 
-/// Requests the naming status and prints it.
 pub fn run(args: &NamesArgs) -> Result<(), Failure> {
     match control_socket::ask(&args.whom.path()?, ControlRequest::Names)? {
         ControlResponse::Names(known) if args.json => {

@@ -55,14 +55,12 @@ impl RelayLinkSettings {
     }
 }
 
-/// The traffic of one direction.
 #[derive(Debug, Default)]
 pub struct RelayCounters {
     bytes: AtomicU64,
     pdus: AtomicU64,
 }
 
-/// The traffic of both directions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct RelayTraffic {
     /// Bytes of the TCP streams in both directions.
@@ -72,7 +70,6 @@ pub struct RelayTraffic {
 }
 
 impl RelayTraffic {
-    /// Returns the traffic since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self { bytes: self.bytes - earlier.bytes, pdus: self.pdus - earlier.pdus }
@@ -114,12 +111,10 @@ impl RelayLink {
         Ok(Self { address, directions, driver })
     }
 
-    /// Returns the address on which the link listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the traffic since the link was opened.
     pub fn traffic(&self) -> RelayTraffic {
         let sum = |count: fn(&RelayCounters) -> &AtomicU64| {
             self.directions.iter().map(|way| count(&way.passed).load(Relaxed)).sum()
@@ -338,7 +333,6 @@ mod tests {
     const LOOPBACK: SocketAddr =
         SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-    /// Opens a link to a peer that echoes everything.
     async fn link_to_echo(line: RelayLinkSettings) -> (RelayLink, TcpStream) {
         let echo = TcpListener::bind(LOOPBACK).await.unwrap();
         let to = echo.local_addr().unwrap();

@@ -19,7 +19,6 @@ use crate::{
     memory_release, open_file_limit,
 };
 
-/// Serves until a signal ends it.
 pub fn run(config: &Path, ready_fd: Option<i32>, events: EventFilter) -> Result<(), Failure> {
     // Make the path absolute before the first load. Relative paths in the settings are resolved against this file's
     // folder, and a reload must get the same paths, or it would treat every file as changed.
@@ -103,7 +102,6 @@ async fn serve(
     Ok(())
 }
 
-/// Performs a request of the control socket.
 async fn answer(node: Arc<Node>, request: ControlRequest) -> ControlResponse {
     match request {
         ControlRequest::Status => ControlResponse::Status(Box::new(node.status())),
@@ -165,7 +163,6 @@ fn respond<T>(
     result.map_or_else(ControlResponse::Failure, response)
 }
 
-/// Reloads the settings and logs the result.
 async fn reload(node: Arc<Node>) -> Result<ReloadChanges, Failure> {
     let done = node.reload().await;
     match &done {
@@ -233,7 +230,6 @@ impl ServeSignals {
     }
 }
 
-/// Converts `[iscsi]` to settings of the crate `target`.
 pub fn server_settings(iscsi: &Iscsi) -> target::Settings {
     let bytes = |size: Size| u32::try_from(size.0).unwrap_or(u32::MAX);
     let mut settings = target::Settings::default();

@@ -27,7 +27,8 @@ use crate::{
     output::print_line,
 };
 
-/// Maximum number of bytes that one direction of a connection may hold; the relay reads no more until they are written.
+/// Maximum number of received bytes that the relay holds for one direction of a connection. It reads no more until
+/// these are written.
 const BUFFER: usize = 64 * 1024;
 
 /// Time limit of a handshake and, separately, of the connection to the other end.
@@ -35,25 +36,25 @@ const SET_UP: Duration = Duration::from_secs(10);
 
 /// Pause after an error of `accept`, such as no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time without such an error after which connections count as accepted again.
+/// Time without an error of `accept` after which the tunnel counts as accepting connections again.
 const ACCEPT_QUIET: Duration = Duration::from_secs(60);
 
-/// Maximum number of concurrent handshakes, in total and from one address: the limits of targets for logins. Beyond it,
-/// the address with the most handshakes loses the oldest one.
+/// Maximum number of concurrent handshakes, in total (`HANDSHAKES`) and from one address (`HANDSHAKES_PER_ADDRESS`):
+/// the limits of targets for logins. Beyond it, the address with the most handshakes loses the oldest one.
 const HANDSHAKES: usize = 128;
 const HANDSHAKES_PER_ADDRESS: usize = 64;
 
-/// Maximum number of events about connections in ten seconds, of one address and in total.
+/// Maximum number of events about connections in ten seconds: for one address (`REPORTS`) and in total
+/// (`REPORTS_IN_ALL`).
 const REPORTS: u32 = 10;
 const REPORTS_IN_ALL: u32 = 200;
 
-/// The side of the relay that uses TLS.
+/// Tells which side of the relay uses TLS, and holds the TLS configuration of that side.
 enum TunnelTlsSide {
     Near(TlsAcceptor),
     Far(TlsConnector, ServerName<'static>),
 }
 
-/// One end of a tunnel.
 struct TunnelEndpoint {
     side: TunnelTlsSide,
     to: String,

@@ -20,11 +20,11 @@ use crate::{
 const LEAST_RATE: u64 = 64 << 10;
 /// Default of `--pause`, the longest time that hosts wait for the last pass of the copy.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Smallest and largest value of `--pause`. A shorter pause would not suffice for any disk. Linux cancels a command
-/// after 30 s, and the steps after the last pass need a part of that time.
+/// Smallest (`LEAST_PAUSE`) and largest (`MOST_PAUSE`) value of `--pause`. A shorter pause would not suffice for any
+/// disk. Linux cancels a command after 30 s, and the steps after the last pass need a part of that time.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const MOST_PAUSE: Duration = Duration::from_secs(20);
-/// Interval of the requests for the progress.
+/// Interval at which the command requests the progress of a move.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub fn run(act: VolumeAct) -> Result<(), Failure> {

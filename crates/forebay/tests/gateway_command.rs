@@ -137,7 +137,6 @@ async fn a_mirror_leg_of_a_log_is_replaced_and_can_serve_alone_afterwards() {
         write(&*volume, block, 1).await.expect("written");
     }
 
-    // Put another disk under the name of the first.
     std::fs::remove_file(place.path("gateway.log")).expect("removed");
     // `renew` creates the leg with the present size of the other leg, regardless of the settings.
     let renewed = tell(&near, &["renew", GATEWAY, "1"]);
@@ -218,7 +217,8 @@ async fn a_full_file_system_under_a_log_is_reported_at_the_start_and_harmless_la
     );
     let text = gateway(place.folder.path(), far.address, &nvram)
         .replace("gateway.log", "disk/gateway.log");
-    // First there is no space for the log, then for the log but not for all of the NVRAM, then for exactly both.
+    // First there is no space for the log, then for the log but not for all of the NVRAM, then for both and nothing
+    // more.
     let script = r#"
 disk=$1; told=$2; shift 2
 mount -t tmpfs -o size=20m tmpfs "$disk" || exit 3

@@ -14,7 +14,6 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::{forebay, stderr};
 
-/// Returns a link name that is unique to the test and the process.
 fn name(test: &str) -> String {
     format!("{test}{}", std::process::id())
 }
@@ -48,7 +47,6 @@ impl Link {
         Self { child, stdout, name: name.to_owned() }
     }
 
-    /// Ends the link with a signal and returns its output.
     fn end(mut self) -> Value {
         let id = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(id, Signal::TERM).expect("it runs");

@@ -32,7 +32,6 @@ fn is_possible() -> bool {
     possible
 }
 
-/// Returns the name of a test's link.
 fn name(test: &str) -> String {
     format!("{test}{}", std::process::id())
 }
@@ -188,7 +187,7 @@ fn a_run_continues_after_its_output_was_closed() {
     assert_tidy(&name, &out);
 }
 
-/// Needs PostMark.
+/// This test needs the program PostMark.
 #[test]
 fn the_next_run_removes_the_leftovers_of_a_killed_run() {
     let postmark = Command::new("postmark").stdin(Stdio::null()).stdout(Stdio::null()).status();
@@ -287,7 +286,6 @@ fn folders_of_the_user_are_left_alone() {
     }
     let (name, folder) = (name("other"), tempfile::tempdir().expect("a folder"));
     let only = ["--only", "table-1/null/random-read/2ms"];
-    // A folder of the user, first in place of the results folder and then inside it.
     fs::create_dir(folder.path().join("work")).expect("a folder");
     let refused = run(&name, folder.path(), &only);
     assert_eq!(refused.status.code(), Some(2));

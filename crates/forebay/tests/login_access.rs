@@ -99,7 +99,6 @@ fn a_list_without_a_user_says_that_targets_may_be_hidden() {
     assert!(text.contains(NODE) && !text.contains("hidden"), "{text}");
 }
 
-/// Settings of a gateway with these keys of its remote layer.
 fn gateway(address: SocketAddr, more: &str) -> String {
     format!(
         r#"
@@ -327,7 +326,6 @@ impl Drop for Stopping<'_> {
     }
 }
 
-/// Opens a normal session with alice's secret.
 async fn log_in_as_alice(place: &Place, address: SocketAddr) {
     let secret = fs::read(place.path("alice")).expect("a secret");
     let secret = ChapSecret::new(secret.trim_ascii_end()).expect("a secret");

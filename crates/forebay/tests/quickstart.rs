@@ -82,7 +82,7 @@ fn a_block_with_wrong_content_is_reported_and_ends_in_exit_code_1() {
             std::os::unix::fs::FileExt::write_all_at(image, &[0xee; 4096], 128 << 20)
                 .expect("written");
         }
-        // Much shorter than the time of the reads, but the CPU is free for others meanwhile.
+        // This pause is much shorter than the reads take, and leaves the CPU to other processes.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
     assert!(open.is_some(), "the node has a file");

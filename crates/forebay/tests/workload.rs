@@ -14,7 +14,6 @@ use std::{
 use serde_json::Value;
 use support::{forebay, stderr};
 
-/// Runs a workload on a folder or device.
 fn on(place: &Path, arguments: &[&str]) -> Output {
     let mut command = forebay();
     command.args(["lab", "workload", "--json", "--on"]).arg(place).args(arguments);
@@ -31,7 +30,6 @@ fn given(place: &Path, task: &str) -> Output {
     child.wait_with_output().expect("it ends")
 }
 
-/// Returns a figure of the result.
 fn figure(output: &Output, name: &str) -> f64 {
     assert!(output.status.success(), "{}", stderr(output));
     let outcome: Value = serde_json::from_slice(&output.stdout).expect("JSON");

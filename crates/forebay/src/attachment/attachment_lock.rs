@@ -110,7 +110,6 @@ fn sockets() -> Result<impl Iterator<Item = PathBuf>, Failure> {
     Ok(files.filter(|file| file.extension().is_some_and(|kind| kind == "sock")))
 }
 
-/// Returns true if the control socket belongs to the process with this number.
 fn has(socket: &Path, process: &str) -> bool {
     fs::read_to_string(socket.with_extension("sock.lock"))
         .is_ok_and(|owner| owner.trim() == process)

@@ -73,7 +73,6 @@ impl AttachmentResponder {
         }
     }
 
-    /// Records the open stack of the volume.
     pub fn set_opened(&self, opened: &Arc<OpenedStack>) {
         let _ = self.opened.set(Arc::clone(opened));
     }
@@ -146,7 +145,6 @@ impl AttachmentResponder {
         })
     }
 
-    /// Returns the stack if `unit` names the unit of this process.
     fn opened(&self, unit: &UnitName) -> Result<&Arc<OpenedStack>, Failure> {
         if *unit != self.unit {
             let message =

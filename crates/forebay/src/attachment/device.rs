@@ -28,7 +28,7 @@ pub struct AttachedDevice {
     served: ServedFile,
     volume: Stack,
     opened: Arc<OpenedStack>,
-    /// Name of the attached unit in commands, as users write it.
+    /// Name of the attached unit, as users write it in commands.
     unit: UnitName,
     attached: AttachedVolumeStatus,
     /// True once the kernel has cleared the device.
@@ -451,7 +451,7 @@ fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     }
 }
 
-/// Returns instructions that make these users release the device.
+/// Returns the instructions that an operator follows so that these users release the device.
 fn leave(users: &[DeviceUser]) -> String {
     if users.is_empty() {
         return "look for mount namespaces that have it with `lsns -t mnt`, and end the programs \
@@ -506,7 +506,7 @@ fn write_back(device: LoopDevice) -> Result<(), attach::Error> {
 const CHECK: &str =
     "attach the volume again, check its file system with fsck, and write the missing data again";
 
-/// Returns true if the work succeeds within a time limit.
+/// Returns true if the work succeeds within [`RUSH`]. Otherwise warns that the last writes may be lost.
 async fn in_time<E: std::fmt::Display>(work: impl Future<Output = Result<(), E>>) -> bool {
     match timeout(RUSH, work).await {
         Ok(Ok(())) => true,
@@ -528,13 +528,12 @@ async fn apart<T: Send + 'static>(
     spawn_blocking(work).await.map_err(Failure::new)?.map_err(|error| refusal(&error))
 }
 
-/// Error of a volume that has not answered a flush for [`RUSH`].
 const NO_ANSWER: volume::Error = volume::Error::Busy("no answer to a flush within 10 s");
 
 /// Time that a detach waits for users that cannot be seen. The kernel needs some milliseconds for them, more on a machine
 /// under load.
 const UNSEEN_FOR: Duration = Duration::from_secs(5);
-/// Pause between two attempts meanwhile.
+/// Pause between two attempts to detach a device whose users cannot be seen.
 const UNSEEN_AGAIN: Duration = Duration::from_millis(50);
 
 /// Interval between two checks for users that keep a detached device open.

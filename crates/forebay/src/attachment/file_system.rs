@@ -14,7 +14,6 @@ use crate::{attachment::host::SYSTEM_FOLDERS, cli::Attach};
 pub struct FileSystemPlan {
     /// Type of the file system to make; `None` to make none.
     pub make: Option<String>,
-    /// Content that was found on the volume.
     pub found: VolumeContent,
 }
 

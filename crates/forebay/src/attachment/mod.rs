@@ -27,7 +27,6 @@ pub use detach::run as detach;
 use device::AttachedDevice;
 use source::AttachmentSource;
 
-/// Attaches a volume and serves it until it is detached.
 pub fn run(args: Attach) -> Result<(), Failure> {
     host::check(&args)?;
     if args.background && !args.in_background {
@@ -79,7 +78,7 @@ async fn attach(args: &Attach) -> Result<(), Failure> {
     };
     if let Some((asker, attached)) = asker {
         let detached = || DetachAnswer::Detached(Box::new(answers.detached(attached)));
-        // The client may have ended meanwhile.
+        // The client that has asked for the detach may have ended meanwhile.
         let _ = asker.send(result.clone().map(|()| detached()));
     }
     place.finish().await;
@@ -273,7 +272,7 @@ fn notify(state: &str) {
 struct AttachStopSignals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None` if the signal is ignored, as with nohup(1).
+    /// Receives SIGHUP; `None` if the process ignores SIGHUP, as with nohup(1).
     hang_up: Option<Signal>,
     /// True in the background process, which ignores SIGHUP.
     in_background: bool,

@@ -33,7 +33,6 @@ pub struct AttachmentSource {
     records: Records,
 }
 
-/// The settings file of a unit.
 struct OfSettings {
     config: PathBuf,
     /// Control socket of a process with these settings.
@@ -43,7 +42,6 @@ struct OfSettings {
 }
 
 impl AttachmentSource {
-    /// Interprets the command line.
     pub fn of(args: &Attach) -> Result<Self, Failure> {
         let mut source = match &args.config {
             Some(config) => Self::of_settings(args, config)?,
@@ -161,7 +159,6 @@ impl AttachmentSource {
         self.of_settings.as_ref().map(|settings| &*settings.control)
     }
 
-    /// Returns the name of the unit in commands.
     pub fn unit_name(&self) -> UnitName {
         UnitName { target: self.target.0.clone(), lun: self.unit.lun }
     }

@@ -99,7 +99,8 @@ impl Measure {
         self.only.is_empty() || self.only.iter().any(|word| point.contains(word.as_str()))
     }
 
-    /// Returns this command as a line for a shell, without --install: the packages are there.
+    /// Returns this command as a line for a shell. Leaves out `--install`, because the packages are installed by
+    /// then.
     pub fn command(&self) -> String {
         let mut line = format!("forebay lab run {}", Experiment::from(self.experiment).name());
         for (option, is_set) in [("--quick", self.quick), ("--again", self.again)] {
@@ -119,7 +120,7 @@ impl Measure {
         for word in &self.only {
             match word.starts_with('-') {
                 false => line += &with("--only", Path::new(word)),
-                // Clap would read the word as an option.
+                // The word begins with `-`: after a space, clap would read it as an option.
                 true => {
                     line += &format!(" --only{}", config::quoted(Path::new(&format!("={word}"))))
                 }

@@ -25,7 +25,7 @@ use crate::output::{print, print_line, tell};
 
 /// Measures the points that have no result yet, and writes the report.
 pub fn run(args: &Measure) -> Result<(), Failure> {
-    // No measurement has begun, so a failure is one of the request.
+    // No measurement has begun, so the request itself is the cause of a failure.
     let PreparedLabRun { points, plan, mut results, mut stage, stop, beside, out } =
         begin(args).map_err(|failure| Failure { code: WRONG_SETTINGS, ..failure })?;
     let ended = if plan.run.is_empty() {
@@ -53,12 +53,10 @@ struct PreparedLabRun {
     out: PathBuf,
 }
 
-/// The points of an experiment.
 struct LabRunPoints {
     experiment: Experiment,
     scale: ExperimentScale,
     all: Vec<ExperimentPoint>,
-    /// The points that the command requests.
     chosen: Vec<ExperimentPoint>,
 }
 
@@ -299,7 +297,7 @@ fn what_stays(args: &Measure, out: &Path) -> String {
 
 struct LabProgressBar {
     bar: ProgressBar,
-    /// The kinds of doubts that were printed.
+    /// Kinds of doubts about results that this run has printed already.
     doubts: BTreeSet<String>,
 }
 
@@ -366,7 +364,6 @@ fn progress(
         all: points.len(),
     };
     let requested = match count(&points.chosen) {
-        // All points may have earlier results.
         requested if ended.stopped && args.again => {
             PointCount { measured: ended.measured, ..requested }
         }

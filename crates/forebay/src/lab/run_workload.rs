@@ -54,7 +54,6 @@ pub fn run(args: &LabWorkloadArgs) -> Result<(), Failure> {
     print_line(for_people(&outcome))
 }
 
-/// Fetches the files that workloads need.
 pub fn fetch(args: &LabFetchArgs) -> Result<(), Failure> {
     let fetched = workload::fetch(args.into.as_deref(), &AtomicBool::new(false)).map_err(failed)?;
     let what = if fetched.was_there { "is there already" } else { "fetched" };

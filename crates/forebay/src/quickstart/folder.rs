@@ -27,7 +27,6 @@ impl QuickstartFolder {
         &self.0
     }
 
-    /// Writes a file in the folder and returns its path.
     pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
         let path = self.0.join(name);
         std::fs::write(&path, text)

@@ -18,12 +18,12 @@ struct Versions {
     acknowledged: AtomicU64,
 }
 
-/// Verdict about a block that was read.
+/// The result of comparing a block that was read with the ledger.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LedgerBlockVerdict {
-    /// The last acknowledged version, or a version that was submitted later.
+    /// The block has the last acknowledged version, or a version that was submitted later.
     Right,
-    /// An older version, or bytes that were never written.
+    /// The block has an older version, or bytes that were never written.
     Lost,
 }
 
@@ -55,7 +55,6 @@ impl QuickstartLedger {
         }
     }
 
-    /// Returns the number of blocks with an acknowledged version.
     pub fn acknowledged(&self) -> u64 {
         self.0.iter().filter(|versions| versions.acknowledged.load(SeqCst) > 0).count() as u64
     }

@@ -35,7 +35,6 @@ pub struct Subject {
     pub ledger: Arc<QuickstartLedger>,
 }
 
-/// A part of the load.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum QuickstartLoadKind {
     /// Random reads of 4 KiB, eight at once; 19 of 20 are in a hot set of 8 MiB.
@@ -49,7 +48,7 @@ pub enum QuickstartLoadKind {
 }
 
 impl QuickstartLoadKind {
-    /// All parts, in the order in which they run.
+    /// All kinds of load, in the order in which they run.
     pub const ALL: [Self; 4] =
         [Self::StreamRead, Self::RandomReads, Self::DurableWrites, Self::StreamWrite];
 
@@ -62,7 +61,6 @@ impl QuickstartLoadKind {
         }
     }
 
-    /// Returns the number of concurrent operations.
     pub fn depth(self) -> usize {
         if self == Self::DurableWrites { 4 } else { 8 }
     }
@@ -70,7 +68,6 @@ impl QuickstartLoadKind {
 
 #[derive(Debug)]
 pub struct QuickstartLoadResult {
-    /// Number of completed operations.
     pub operations: u64,
     /// Bytes that the completed operations read or wrote.
     pub bytes: u64,
@@ -78,7 +75,6 @@ pub struct QuickstartLoadResult {
     pub took: Duration,
     /// Latencies in microseconds.
     pub latency: Histogram<u64>,
-    /// Number of blocks with wrong content.
     pub wrong: u64,
 }
 
@@ -104,7 +100,6 @@ impl QuickstartLoadResult {
         self.latency.add(&other.latency).expect("both have the same bounds");
     }
 
-    /// Returns the operations per second.
     pub fn rate(&self) -> f64 {
         self.operations as f64 / self.took.as_secs_f64().max(1e-9)
     }

@@ -40,7 +40,7 @@ const LINE: RelayLinkSettings =
     RelayLinkSettings { delay: Duration::from_millis(4), rate: 1_000_000_000 };
 /// Size of the volume in blocks of 4 KiB: 256 MiB.
 const BLOCKS: u64 = 65_536;
-/// Duration of the writes before the gateway is killed, as a share of the duration of a part.
+/// Duration of the writes before the gateway is killed, as a share of the duration of a part of the load.
 const CRASH_SHARE: f64 = 0.5;
 /// Time limit for destage after the crash. 256 MiB take 2 s on the link.
 const DESTAGE_WITHIN: Duration = Duration::from_secs(15);
@@ -123,7 +123,7 @@ async fn work(args: &Quickstart, kept: &Cell<bool>) -> Result<(), Failure> {
     stage.node.stop().await
 }
 
-/// The processes of the demonstration, with the link between them and their folder.
+/// The processes of the demonstration, the link between them, and the folder with their files.
 struct QuickstartSetup {
     folder: QuickstartFolder,
     program: PathBuf,
@@ -292,7 +292,6 @@ impl QuickstartSetup {
     }
 }
 
-/// A volume under load, with its session.
 struct Connected {
     subject: Subject,
     volume: Arc<RemoteVolume>,
@@ -315,7 +314,7 @@ fn status(control: &Path) -> Result<ServingStatus, Failure> {
     }
 }
 
-/// Number of slots read so far, by where they were found.
+/// Numbers of slots read so far: those that the gateway found in its cache, and those that it did not.
 #[derive(Clone, Copy)]
 struct Hits {
     hits: u64,

@@ -9,11 +9,11 @@ use config::quantity::about;
 const NODE: &str = "#b4552d";
 const GATEWAY: &str = "#1f6f8b";
 
-/// Horizontal range of the bars in pixels; names are to the left of it, numbers to the right.
+/// Left end (`BARS_FROM`) and right end (`BARS_TO`) of the bars, in pixels. Names are to the left of the bars,
+/// numbers to the right.
 const BARS_FROM: f64 = 220.0;
 const BARS_TO: f64 = 560.0;
 
-/// Returns the report as an HTML page.
 pub fn page(outcome: &QuickstartReport) -> String {
     let mut page = String::from(HEAD);
     let verdict = if outcome.nothing_lost() {
@@ -63,7 +63,7 @@ td:first-child,th:first-child,td:nth-child(2),th:nth-child(2){text-align:left}\
 svg{max-width:100%;height:auto}text{font:12px system-ui,sans-serif;fill:#333}\
 </style></head><body>";
 
-/// Returns names and depths of the parts in order, each once.
+/// Returns the name and the number of concurrent operations of each part of the load, in the order of the results.
 fn parts(outcomes: &[PartOutcome]) -> Vec<(&'static str, usize)> {
     let mut parts = Vec::new();
     for part in outcomes.iter().map(|outcome| (outcome.part, outcome.depth)) {

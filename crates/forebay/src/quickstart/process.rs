@@ -95,7 +95,6 @@ impl QuickstartProcess {
         )
     }
 
-    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) -> io::Result<()> {
         self.running.kill();
         match self.running.ended(KILL_WITHIN)? {

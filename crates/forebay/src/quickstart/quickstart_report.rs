@@ -7,17 +7,15 @@ use serde::Serialize;
 use super::load::{QuickstartLoadKind, QuickstartLoadResult};
 use crate::{relay_link::RelayTraffic, table::table};
 
-/// All results of a run of quickstart.
 #[derive(Clone, Debug, Serialize)]
 pub struct QuickstartReport {
     pub version: &'static str,
     /// Time of the run (RFC 3339).
     pub date: String,
-    /// Machine on which quickstart ran.
     pub machine: QuickstartMachine,
     pub delay_one_way_ms: f64,
     pub rate_bits_per_second: u64,
-    /// Parts of the load, each directly on the node and through the gateway.
+    /// The result of each part of the load, once directly on the node and once through the gateway.
     pub parts: Vec<PartOutcome>,
     pub crash: Crash,
 }
@@ -27,7 +25,6 @@ pub struct QuickstartReport {
 pub struct QuickstartMachine {
     /// Number of CPUs that the process may use.
     pub cpus: usize,
-    /// Release of the kernel.
     pub kernel: String,
 }
 
@@ -35,11 +32,9 @@ pub struct QuickstartMachine {
 #[derive(Clone, Debug, Serialize)]
 pub struct PartOutcome {
     pub part: &'static str,
-    /// Number of concurrent operations.
     pub depth: usize,
     /// `node` (directly over the link) or `gateway`.
     pub way: &'static str,
-    /// Number of completed operations.
     pub operations: u64,
     pub operations_per_second: f64,
     pub bytes_per_second: f64,
@@ -58,7 +53,6 @@ pub struct PartOutcome {
     pub link: RelayTraffic,
     /// Share of the reads that the gateway answered from its memory or log; `None` without the gateway.
     pub hit_ratio: Option<f64>,
-    /// Number of blocks with wrong content.
     pub blocks_wrong: u64,
 }
 
@@ -84,12 +78,11 @@ pub struct Crash {
     pub blocks_lost_at_node: u64,
 }
 
-/// The percentiles of the latency curve.
+/// The percentiles that the latency curve shows.
 const SHARES: [f64; 15] =
     [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.9, 100.0];
 
 impl PartOutcome {
-    /// Makes the result of a part from its measurement.
     pub fn new(
         part: QuickstartLoadKind,
         way: &'static str,
@@ -120,7 +113,6 @@ impl PartOutcome {
 }
 
 impl QuickstartReport {
-    /// Returns true if no block was wrong.
     pub fn nothing_lost(&self) -> bool {
         let wrong: u64 = self.parts.iter().map(|part| part.blocks_wrong).sum();
         wrong + self.crash.blocks_lost + self.crash.blocks_lost_at_node == 0
@@ -134,7 +126,6 @@ impl QuickstartReport {
         (part.way != "node" && node > 0.0).then(|| part.operations_per_second / node)
     }
 
-    /// Returns the report as a table.
     pub fn table(&self) -> String {
         let mut table = table(&[
             "part",
@@ -188,12 +179,12 @@ fn row(names: [&str; 2], cells: [String; 11]) -> Vec<Cell> {
     names.into_iter().map(Cell::new).chain(right).collect()
 }
 
-/// Formats a ratio for people: two digits, of which one after the point if there is only one before it.
+/// Formats a ratio for people: below 10 with one digit after the point, such as `3.1`, otherwise with none, such as
+/// `12`.
 pub fn gain(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.1}") } else { format!("{ratio:.0}") }
 }
 
-/// Formats microseconds for people.
 pub fn time(micros: f64) -> String {
     match micros {
         ..1000.0 => format!("{micros:.0} µs"),

@@ -118,7 +118,6 @@ mod tests {
         let mut node = status(|_| ());
         node.targets[0].units[0].layers.remove(0);
         check(&node, "OK: 1 volume served, 1.5 KiB not in the volume file yet", 0);
-        // Two units with one log, next to a gateway's unit.
         let mut both = status(|_| ());
         let unit = node.targets[0].units[0].clone();
         both.targets[0].units.extend([unit.clone(), unit]);

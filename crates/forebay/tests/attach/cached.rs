@@ -62,7 +62,6 @@ impl Scene {
     }
 }
 
-/// Returns the cache's `dirty_bytes` from a status.
 fn dirty(status: &Value) -> u64 {
     let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers");
     let cache = layers.iter().find(|layer| layer["layer"] == "cache").expect("a cache");
@@ -161,7 +160,6 @@ fn a_detach_drains_first_and_keeps_the_device_if_the_drain_fails() {
     assert!(!refused.status.success() && said.contains("is still attached"), "{said}");
     assert!(mount.is_mounted() && has_device(&attached));
     assert!(dirty(&scene.status()) >= BYTES as u64);
-    // When the node is back, the drain continues.
     let again = Scene::node_settings(&scene.place, "drains", address.port());
     scene.node = scene.place.serve("node", &again);
     let output = run(&["detach", "--drain", "--json", &folder]);

@@ -44,7 +44,6 @@ fn check(image: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// Returns content that differs from block to block.
 fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = vec![0; length];

@@ -45,7 +45,8 @@ fn an_attach_in_the_background_returns_when_the_device_exists() {
     }
     let place = Place::new();
     let node = place.serve("node", &settings("64MiB"));
-    // This returns when both outputs are closed: the process that serves in the background must not hold them open.
+    // `run` returns when stdout and stderr are closed: the process that serves in the background must not hold them
+    // open.
     let output = run(&["attach", "--background", "--json", &node.url(TARGET)]);
     assert!(output.status.success(), "{}", stderr(&output));
     let attached: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");

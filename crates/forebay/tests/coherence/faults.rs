@@ -117,7 +117,6 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_fenced_and_shows_the_re
     node.kill();
     std::fs::write(record(), backup).expect("written");
     node = place.serve("node", &sharing(&place, port));
-    // The known gateway continues with the data of the volume.
     assert_eq!(read_in_time(&*a, 0).await, content(0, 0));
     let claim = || {
         let status = other.status();

@@ -48,7 +48,6 @@ fn sharer(place: &Place, name: &str, node: SocketAddr, port: u16) -> String {
 struct Scene {
     place: Place,
     node: Serving,
-    /// Link of each gateway to the node.
     links: Vec<Link>,
     gateways: Vec<Serving>,
 }

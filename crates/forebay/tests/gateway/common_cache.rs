@@ -148,7 +148,8 @@ async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
     for earlier in version.saturating_sub(400).max(2)..=version {
         let block = earlier % 500;
         let found = read(data, block).await.expect("read");
-        // A later version of the same block may have replaced the counted data.
+        // The writer reuses a block every 500 versions, so a version that it wrote after this one may be in the
+        // block.
         let is_there = (0..3).any(|later| found == content(block, earlier + later * 500));
         assert!(is_there, "the counter says {version}, and {earlier} is missing");
     }
@@ -301,7 +302,6 @@ async fn a_volume_lost_for_good_is_removed_from_the_log_and_the_other_stays_serv
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(check.contains("removed, with 8.0 KiB discarded"), "{check}");
 
-    // The other volume has all of its data, and it is destaged.
     for _ in 0..2 {
         site.near = site.place.serve("gateway", &whole[..at]);
         let counter = host(site.near.address, GATEWAY, 0).await;

@@ -32,7 +32,6 @@ struct EarlierSite {
 /// The process that the host writes to.
 #[derive(Clone, Copy, PartialEq)]
 enum Front {
-    /// A gateway with one unit.
     Gateway,
     /// A gateway with two units that share a log.
     Common,
@@ -133,7 +132,8 @@ impl EarlierSite {
         0..if self.front == Front::Common { 2 } else { 1 }
     }
 
-    /// Starts the processes of a folder. The last one is the gateway that the host uses.
+    /// Starts the processes whose files are in the folder of `place`. The last one is the gateway that the host
+    /// uses.
     fn start(&self, program: &Path, place: &Place) -> Vec<Serving> {
         let serve = |name, text: &str| {
             place
@@ -164,7 +164,7 @@ impl EarlierSite {
         }
     }
 
-    /// Writes with a program, ends it, and leaves the files.
+    /// Writes to the unit that `program` serves, ends the program, and leaves its files.
     async fn write(&self, program: &Path, place: &Place, end: EarlierEnd) {
         if self.cache.contains("log_key") {
             make_key(program, place);

@@ -65,7 +65,8 @@ async fn a_lost_gateway_leaves_a_consistent_prefix_at_the_node() {
     let counter = read(&*raw, 1).await.expect("read");
     let version = (1..1_000_000).find(|version| content(1, *version) == counter);
     let version = version.expect("a counter that was written");
-    // The counted data was written before the counter. Later data may have replaced it.
+    // The writer writes the data of a version before its counter, and may have overwritten this data with a later
+    // version.
     for earlier in version.saturating_sub(400).max(2)..=version {
         let block = earlier % 500 + 10;
         let found = read(&*raw, block).await.expect("read");
@@ -225,7 +226,6 @@ async fn a_reload_that_removes_a_claimed_unit_does_not_make_a_partial_epoch_stab
     }
 }
 
-/// Returns the claim of a gateway with dirty data.
 fn claim() -> Claim {
     Claim {
         owner: "a gateway".into(),

@@ -151,7 +151,7 @@ async fn a_truncated_log_reports_its_lost_data_and_destages_the_rest() {
         let (first, last) = (number("first_lba=") / 8, number("last_lba=") / 8);
         lost[first..=last.min(BLOCKS as usize - 1)].fill(true);
     }
-    // The rest of the data was in 6 MiB of the log and 8 MiB of memory.
+    // The data that is not lost was in the remaining 6 MiB of the log and in 8 MiB of memory.
     let count = lost.iter().filter(|is_lost| **is_lost).count();
     assert!((1..BLOCKS as usize / 2).contains(&count), "{count} blocks: {said}");
     let node = connect(far.address, NODE).await;
@@ -180,7 +180,6 @@ async fn a_truncated_log_reports_its_lost_data_and_destages_the_rest() {
     assert_eq!(cache["dirty_bytes"], count * 4096, "what is dirty is what is lost");
 }
 
-/// Collects the events of a process.
 fn events_of(running: &mut Running) -> Arc<Mutex<String>> {
     let (stderr, events) = (running.stderr(), Arc::new(Mutex::new(String::new())));
     let kept = Arc::clone(&events);
@@ -278,7 +277,6 @@ async fn a_volume_file_removed_in_use_is_still_read_but_no_longer_written() {
     let volume = connect(far.address, NODE).await;
     write(&*volume, 0, 1).await.expect("written");
     let (file, kept) = (place.path("node.img"), place.path("kept.img"));
-    // First the file comes back from another name, then it is removed.
     fs::rename(&file, &kept).expect("renamed");
     let (more, taken) = write_until_refused(&*volume, 1).await;
     assert!(taken < Duration::from_secs(5), "it took {taken:?}");

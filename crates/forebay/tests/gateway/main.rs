@@ -25,7 +25,6 @@ use volume::{Data, Durability, Lba, Volume};
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
 
-/// Starts a node with a gateway in front of it.
 fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     let far = place.serve("node", &node(place.folder.path(), 0));
     let near = place.serve("gateway", &gateway(place.folder.path(), far.address, more));
@@ -35,7 +34,6 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
 /// Settings of a cache that accept a log from which data is missing.
 const ACCEPTS_LOSS: &str = "accept_loss = true\nhosts_unmounted = true";
 
-/// Removes a file and its record.
 fn give_up(place: &Place, who: &str, file: &str) {
     let (file, config) = (place.path(file), place.path(&format!("{who}.toml")));
     std::fs::remove_file(&file).expect("it was made");
@@ -85,7 +83,7 @@ async fn a_gateway_killed_while_written_to_loses_nothing() {
         assert!(versions.iter().all(|(acknowledged, _)| *acknowledged > 0));
         near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
         assert_nothing_lost(&*connect(near.address, GATEWAY).await, &versions).await;
-        // Finally the far volume gets the same data.
+        // At the end the gateway destages all its data to the far volume.
         eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
         assert_nothing_lost(&*connect(far.address, NODE).await, &versions).await;
     }
@@ -116,7 +114,7 @@ async fn a_node_and_its_gateway_start_in_one_process() {
 }
 
 /// Both ends report the bytes that crossed the link. With a node that does not allow compression, the gateway serves
-/// without it.
+/// without compression.
 #[tokio::test(flavor = "multi_thread")]
 async fn data_on_the_link_is_compressed_if_both_ends_allow_it() {
     let allowed = "[iscsi]\ncompression = ['lz4', 'zstd']\n";
@@ -285,7 +283,6 @@ async fn a_node_killed_under_a_serving_gateway_loses_nothing() {
     }
 }
 
-/// Starts `serve` with its events in a file.
 fn serve_with_events(place: &Place, name: &str, text: &str) -> (Serving, PathBuf) {
     let path = place.path(&format!("{name}.events"));
     let file = std::fs::File::create(&path).expect("made");
@@ -406,7 +403,7 @@ async fn a_full_log_without_its_far_volume_refuses_writes_and_keeps_acknowledged
     let (large, small) = ((4000, 256), (8000, 64));
     write(&volume, 0, 1).await.expect("written");
     far.kill();
-    // The log has 32 MiB. The gateway checks its fill level once a second, so wait for each level.
+    // The log has 32 MiB. The gateway checks the fill level of the log once a second, so wait for each level.
     let fill = || near.figure("cache", "log_fill_percent");
     let (mut of_large, mut of_small) = (0, 0);
     while fill() < 80 {

@@ -51,7 +51,7 @@ async fn reads_are_answered_from_the_read_tier_and_survive_its_corruption() {
         assert_eq!(read(&*volume, block).await.expect("read"), content(block, 1));
     }
     assert!(figure(&near, "tier_rotten_slots") > 0);
-    // A written block replaces the one in the tier.
+    // A write of a host replaces the block that is in the read tier.
     for block in (0..BLOCKS).step_by(3) {
         write(&*volume, block, 2).await.expect("written");
     }

@@ -6,7 +6,6 @@ use volume::Volume;
 
 use crate::{ACCEPTS_LOSS, GATEWAY, NODE, give_up, pair, support};
 
-/// The ways in which a log is lost.
 #[derive(Clone, Copy, Debug)]
 enum Lost {
     Missing,

@@ -153,7 +153,7 @@ async fn the_claim_of_a_unit_moves_with_it() {
     for what in ["held", "owner", "log", "generation"] {
         assert_eq!(after[what], before[what], "{what}");
     }
-    // At the new node other initiators cannot bypass the gateway either.
+    // At the new node, as at the old one, no other initiator can bypass the gateway.
     let stranger = connect_to(cellar.address).await;
     assert!(write(&*stranger, 0, 1).await.is_err());
     drop(near);

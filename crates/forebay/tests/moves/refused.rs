@@ -119,7 +119,6 @@ async fn a_move_gives_no_initiator_access_that_it_did_not_have_before() {
     assert!(serves(&nodes[6]) && !serves(&attic));
 }
 
-/// Settings of a target with one unit on this stack.
 fn target(name: &str, unit: &str, stack: &str) -> String {
     format!(
         "[[target]]\nname = \"iqn.2026-11.test:{name}\"\n[[target.unit]]\n{unit}stack = [ {stack} ]\n"
@@ -232,7 +231,8 @@ async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
             assert!(!moving.is_finished());
         }
         refused(&loft);
-        // While the volume is being moved here, a reload must not add a target with its name either.
+        // While a volume is moving to this node, a reload must not add a target with the name of the volume's
+        // target.
         place.write("cellar", &format!("{text}{}", untold("payroll")));
         let said = stderr(&run(&["reload", "--control", cellar.control.to_str().expect("a path")]));
         assert!(

@@ -67,7 +67,6 @@ async fn a_node_restored_to_a_state_before_a_move_does_not_serve_the_moved_volum
     assert!(place.path("cellar.moved/payroll.img").exists(), "nothing is thrown away");
 }
 
-/// Changes the record of a move in a file.
 fn change(file: &Path, change: impl FnOnce(&mut Value)) {
     let bytes = std::fs::read(file).expect("a record");
     let mut record = serde_json::from_slice(&bytes[16..bytes.len() - 4]).expect("JSON");
@@ -109,7 +108,7 @@ async fn a_complete_copy_that_the_other_node_does_not_know_is_kept_and_reported(
     assert!(listed["how"] == "waiting" && why.contains("has no record of this move"), "{listed}");
     assert!(place.path("cellar.moved/payroll.img").exists());
     assert!(serves(&attic) && !serves(&cellar));
-    // Starting another move to the node does not remove the copy there either.
+    // A second move to the destination is refused, and the copy at the destination is kept.
     let output = move_to(&attic, "cellar", &[]);
     assert!(
         stderr(&output).contains("the node has a complete copy of payroll"),

@@ -39,12 +39,10 @@ pub fn attic(port: u16, seeds: &[SocketAddr], more: &str) -> String {
     )
 }
 
-/// Settings of a node that accepts volumes.
 pub fn cellar(node: &str, seeds: &[SocketAddr], accept: &str) -> String {
     format!("{}{accept}{}", names(node, 0, seeds, "names"), untold(node))
 }
 
-/// The table `[accept]` of a node that accepts volumes.
 pub fn accept(node: &str) -> String {
     format!("[accept]\nfolder = \"{node}.moved\"\nsize = \"1GiB\"\n")
 }
@@ -54,7 +52,6 @@ pub fn move_to(of: &Serving, to: &str, more: &[&str]) -> Output {
     move_volume(of, "gln:payroll", to, more)
 }
 
-/// Moves the volume with this name to the node `to`.
 pub fn move_volume(of: &Serving, volume: &str, to: &str, more: &[&str]) -> Output {
     forebay()
         .args(["volume", "move", volume, "--to", to, "--control"])

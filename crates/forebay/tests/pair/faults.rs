@@ -213,7 +213,7 @@ async fn with_a_node_restored_from_an_older_backup_neither_partner_serves_by_its
     scene.start(0);
     scene.until_refused(0, &["of epoch 2", "in epoch 3"]).await;
     assert_eq!(scene.role(1), "standby");
-    // The operator can decide to serve nevertheless.
+    // The operator can decide to serve the unit nevertheless.
     scene.serving[1].kill();
     scene.start_with(1, "accept_loss = true\nhosts_unmounted = true");
     scene.until(1, "active").await;

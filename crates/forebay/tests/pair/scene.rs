@@ -21,7 +21,6 @@ pub fn keeping(place: &Place, port: u16) -> String {
     format!("state = '{}'\n{}", place.path("state").display(), node(place.folder.path(), port))
 }
 
-/// One of the two gateways, with its addresses.
 #[derive(Clone, Copy)]
 pub struct Member {
     pub name: &'static str,
@@ -94,7 +93,6 @@ first = {first}
     )
 }
 
-/// Returns the state of the pair as this gateway reports it.
 pub fn pair(serving: &Serving) -> serde_json::Value {
     let status = serving.status();
     let targets = status["targets"].as_array().expect("targets").clone();
@@ -122,7 +120,6 @@ impl Scene {
         scene
     }
 
-    /// Starts a gateway that was killed.
     pub fn start(&mut self, index: usize) {
         self.start_with(index, "");
     }
@@ -138,13 +135,11 @@ impl Scene {
         self.serving[index] = self.place.serve(self.members[index].name, &text);
     }
 
-    /// Starts the node that was killed.
     pub fn start_node(&mut self) {
         let port = self.node.address.port();
         self.node = self.place.serve("node", &keeping(&self.place, port));
     }
 
-    /// Waits until a gateway has this role.
     pub async fn until(&self, index: usize, role: &str) {
         let name = self.members[index].name;
         eventually(&format!("{name}: {role}"), || pair(&self.serving[index])["role"] == role).await;

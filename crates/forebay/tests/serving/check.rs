@@ -40,7 +40,6 @@ fn check(place: &Place, text: &str) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// Returns settings with one unit.
 fn unit(listen: &str, stack: &str) -> String {
     format!(
         "listen = {listen}\n[[target]]\nname = 'iqn.2026-11.test:a'\n[[target.unit]]\n\
@@ -55,7 +54,7 @@ const LOOPBACK: &str = "['127.0.0.1:0']";
 fn files_that_serve_could_not_make_are_refused_by_check() {
     let place = Place::new();
     let memory = "{ memory = { size = '16MiB' } }";
-    // Larger than any disk of this machine.
+    // A log of 4 TiB is larger than any disk of this machine.
     let log = format!("{memory}, {{ cache = {{ log = 'l.log', log_size = '4TiB' }} }}");
     let nvram = format!(
         "{memory}, {{ cache = {{ log = 'l.log', log_size = '32MiB', dram = '4TiB', nvram = 'nv', \

@@ -6,14 +6,12 @@ use volume::Volume;
 
 use crate::support;
 
-/// Returns the figures of a layer of the only unit.
 fn figures(serving: &Serving, layer: &str) -> Value {
     let status = serving.status();
     let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
     layers.iter().find(|found| found["layer"] == layer).expect("the layer")["figures"].clone()
 }
 
-/// Returns the number of PDUs in a table of sizes.
 fn pdus(sizes: &Value) -> u64 {
     let classes = sizes.as_object().expect("a table").iter().filter(|(name, _)| *name != "bytes");
     classes.map(|(_, count)| count.as_u64().expect("a number")).sum()
@@ -56,7 +54,7 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     assert!(cache["time_write"]["p50_us"].as_f64().unwrap() > 0.0);
     assert!(number("joined_slots") > 0, "{cache}");
 
-    // The link carries fewer and larger writes.
+    // The link carries fewer and larger writes than the host has sent.
     let remote = figures(&near, "remote");
     let sent = remote["commands_by_kind"]["WRITE(10)"].as_u64().unwrap_or(0);
     assert!((1..64).contains(&sent), "{remote}");
@@ -85,7 +83,8 @@ async fn the_table_of_targets_includes_the_writes_of_ended_sessions() {
     }
 }
 
-/// Checks a table of PDU sizes: the classes add up to the number of PDUs, and the bytes fit the classes. Returns both.
+/// Checks a table of PDU sizes: the classes add up to the number of PDUs, and the bytes fit the classes. Returns the
+/// number of PDUs and the number of bytes.
 fn check_sizes(figures: &Value, way: &str) -> (u64, u64) {
     let sizes = &figures[format!("pdus_{way}_by_size")];
     let bounds = [

@@ -13,7 +13,6 @@ use crate::support;
 const NODE: &str = "iqn.2026-11.test:node";
 const LINE: &[u8] = b"the only copy of it ";
 
-/// Creates a secret, and a key that it wraps.
 fn keys(place: &Place, secret: &str, key: &str) {
     let path = |name: &str| place.path(name).to_str().expect("a plain path").to_owned();
     let (secret, key) = (path(secret), path(key));

@@ -32,7 +32,6 @@ fn node(rest: &str) -> String {
     format!("listen = ['127.0.0.1:0']\n{}{rest}", target("node", "", &memory(0)))
 }
 
-/// Asks the process to reload, and returns the output of the command.
 fn reload(serving: &Serving) -> Output {
     let output = forebay().args(["reload", "--control"]).arg(&serving.control).output();
     output.expect("the binary runs")

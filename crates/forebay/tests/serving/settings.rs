@@ -4,7 +4,8 @@ use support::{Place, run, stderr};
 
 use crate::support;
 
-/// Returns exit code and message of `serve` and `check` with these settings; both must be the same.
+/// Returns the exit code and the message of `serve` and `check` for these settings. Both commands must give the
+/// same.
 fn refusal(text: &str) -> (Option<i32>, String) {
     let place = Place::new();
     let path = place.path("wrong.toml");

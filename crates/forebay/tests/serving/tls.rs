@@ -25,7 +25,6 @@ fn certificates() -> Place {
     place
 }
 
-/// Settings of a node with a TLS portal.
 fn node() -> String {
     format!(
         r#"
@@ -40,7 +39,6 @@ stack = [ {{ memory = {{ size = "64MiB" }} }} ]
     )
 }
 
-/// Settings of a gateway over that node.
 fn gateway(node: SocketAddr, tls: &str) -> String {
     format!(
         r#"

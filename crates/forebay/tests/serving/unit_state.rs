@@ -274,7 +274,7 @@ async fn a_record_is_removed_when_the_process_ends_and_not_while_it_does_not_ans
     let silent = std::thread::spawn(move || {
         let client = listener.accept().expect("it is asked");
         known.recv().expect("the command has ended");
-        // Now the process ends while it has a request.
+        // Now the process with the socket ends before it answers a request.
         let next = listener.accept().expect("it is asked again");
         drop((client, next, listener));
     });

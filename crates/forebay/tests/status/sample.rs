@@ -34,7 +34,6 @@ pub fn check(name: &str, place: &Place, serving: &Serving) {
     assert!(differences.is_empty(), "{}\nin {status}", differences.join("\n"));
 }
 
-/// Reads a recorded response.
 pub fn read(name: &str) -> Value {
     let text = std::fs::read_to_string(path(name)).expect("a sample");
     serde_json::from_str(&text).expect("JSON")

@@ -82,7 +82,6 @@ impl Drop for Mount {
     }
 }
 
-/// Attaches a volume in the foreground.
 pub fn attach(arguments: &[&str]) -> Running {
     try_attach(arguments).unwrap_or_else(|error| panic!("not attached: {error}"))
 }

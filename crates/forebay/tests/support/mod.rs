@@ -33,12 +33,10 @@ pub fn forebay() -> Command {
     command
 }
 
-/// Runs the program with these arguments until it ends.
 pub fn run(arguments: &[&str]) -> Output {
     forebay().args(arguments).output().expect("the binary runs")
 }
 
-/// Returns the text that the program wrote to stderr.
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
@@ -160,13 +158,13 @@ pub fn start_with(command: &mut Command, stderr: Stdio) -> Result<Running, Strin
     Ok(running)
 }
 
-/// A program that was asked to end has ended within this time, also on a busy machine.
+/// Maximum time that a program takes to end after it was asked to, also on a busy machine.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// A program that is ready. It is killed with its process group on drop.
 pub struct Running {
     pub program: RunningProgram,
-    /// The line with which it reports that it is ready, without the word `ready`.
+    /// The line with which the program reports that it is ready, without the word `ready`.
     pub ready: String,
 }
 
@@ -236,7 +234,7 @@ impl Serving {
         self.running.signal(signal);
     }
 
-    /// Returns `forebay status --json`.
+    /// Returns the output of `forebay status --json` about this process.
     pub fn status(&self) -> serde_json::Value {
         let output = forebay()
             .args(["status", "--json", "--control"])
@@ -247,7 +245,7 @@ impl Serving {
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 
-    /// Returns a figure of the only unit, from the layer with that name.
+    /// Returns a figure of the only unit of this process, from the layer with that name.
     pub fn figure(&self, layer: &str, name: &str) -> u64 {
         let status = self.status();
         let layers = status["targets"][0]["units"][0]["layers"].as_array().expect("layers").clone();
@@ -279,13 +277,11 @@ pub fn content(block: u64, version: u64) -> Vec<u8> {
     word.to_le_bytes().repeat(512)
 }
 
-/// Writes content of this version to a block of 4 KiB.
 pub async fn write(volume: &dyn Volume, block: u64, version: u64) -> Result<(), volume::Error> {
     let data = Data::from(content(block, version));
     volume.write(Lba(block * 8), data, Durability::Volatile).await
 }
 
-/// Reads a block of 4 KiB.
 pub async fn read(volume: &dyn Volume, block: u64) -> Result<Vec<u8>, volume::Error> {
     let extent = Extent { lba: Lba(block * 8), blocks: 8 };
     Ok(volume.read(extent).await?.into_bytes().to_vec())

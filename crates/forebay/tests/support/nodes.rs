@@ -89,7 +89,7 @@ pub fn json(of: &Serving, arguments: &[&str]) -> Value {
     serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
 }
 
-/// Returns `forebay names --json`.
+/// Returns the output of `forebay names --json` about this process.
 pub fn known(of: &Serving) -> Value {
     json(of, &["names"])
 }

@@ -30,7 +30,6 @@ pub fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Connects from the local address `from`.
 pub fn connect_from(from: IpAddr, to: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     socket.bind(&SocketAddr::new(from, 0).into()).expect("bound");
@@ -149,7 +148,6 @@ pub fn is_idle(stream: &TcpStream) -> bool {
     matches!(stream.peek(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Returns the loopback address 127.0.0.`last`.
 pub fn local(last: u8) -> IpAddr {
     Ipv4Addr::new(127, 0, 0, last).into()
 }
@@ -185,7 +183,6 @@ impl Silent {
                         break;
                     }
                 }
-                // Begin the next turn with other connections.
                 open.rotate_left(MOST_AGAIN);
                 thread::sleep(Duration::from_millis(4));
             }

@@ -27,7 +27,7 @@ async fn a_log_of_a_killed_gateway_is_adopted_and_nothing_is_lost() {
     check_all(&*raw, 0..200, 1).await;
     let error = place.try_serve("a", &old).err().expect("and after");
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
-    // Another copy of the log is not adopted either.
+    // A third gateway cannot adopt another copy of the log, because the second gateway has the claim.
     copy(place.path("a.log"), place.path("c.log"));
     let error = refused(&adopt(&place, "c", &other_gateway(&place, "c", far.address, "")));
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");

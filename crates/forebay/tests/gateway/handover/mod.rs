@@ -157,7 +157,7 @@ async fn other_initiators_cannot_write_the_far_volume_until_the_gateway_releases
     assert!(near.terminate().0.success());
     write(&*raw, 1, 7).await.expect("the claim is released");
     assert_eq!(claim(&far)["held"], false);
-    // The same log is accepted again.
+    // The node accepts the gateway with its former log again.
     let near = place.serve("a", &other_gateway(&place, "a", far.address, ""));
     assert_eq!(cache_figure(&near, "claim"), "held");
     let volume = connect(near.address, GATEWAY).await;
@@ -264,7 +264,7 @@ async fn a_node_restored_from_an_older_backup_is_reported_with_both_generations(
     let error = place.try_serve("a", &other_gateway(&place, "a", address, KEEPS));
     let error = error.err().expect("refused");
     assert!(error.contains("as generation 2") && error.contains("was generation 4"), "{error}");
-    // The operator may decide to serve it nevertheless.
+    // With `accept_loss`, the operator decides to serve the unit nevertheless.
     let near = place.serve("a", &other_gateway(&place, "a", address, ACCEPTS_LOSS));
     let volume = connect(near.address, GATEWAY).await;
     assert_eq!(read(&*volume, 1).await.expect("read"), content(1, 1));

@@ -97,7 +97,8 @@ async fn a_copy_of_log_and_nvram_is_refused_by_the_state_folder() {
     assert!(error.contains("log and NVRAM are an older copy: they end at write"), "{error}");
 }
 
-/// The refusal also names a remedy that discards the old log. It must not overwrite newer data at the node.
+/// The refusal also names a remedy that discards the older log. The discarded log must not overwrite newer data at
+/// the node.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_discarded_older_copy_of_a_log_overwrites_no_newer_data() {
     let place = Place::new();
