@@ -90,6 +90,8 @@ impl DriveCore {
             Command::Remove { object } => self.remove(request, object).await,
             Command::GetAttributes { object } => self.get_attributes(request, object).await,
             Command::SetAttributes { object } => self.set_attributes(request, object).await,
+            // The unit has set the key. The command also has lists, and a request tag.
+            Command::SetKey(_) => self.set_attributes(request, request.command.object()).await,
             Command::Flush { .. }
             | Command::FlushCollection { .. }
             | Command::FlushPartition { .. }

@@ -60,6 +60,11 @@ impl CurrentSelections {
         taken
     }
 
+    /// Returns true if the response integrity check value is among the attributes.
+    fn has_value(&self) -> bool {
+        self.whole_page || self.page_format || self.one.iter().any(|(_, number)| *number == 1)
+    }
+
     /// Adds the attributes to a reply of the store.
     fn put(&self, reply: &mut ObjectReply, value: &IntegrityCheckValue) {
         let current = reply.current;
@@ -100,9 +105,6 @@ fn value_of(current: &CurrentCommand, number: u32, value: &IntegrityCheckValue) 
 }
 
 /// Encodes a reply of the store. `capacity` is the number of bytes that the initiator can take.
-///
-/// # Errors
-/// 5/24/00: the initiator cannot take the integrity information.
 pub fn encode(
     cdb: &OsdCdb,
     proof: &Proof,
@@ -113,7 +115,7 @@ pub fn encode(
 ) -> Data {
     let signed = proof.signed.as_ref();
     let value = match signed {
-        Some(signed) if proof.method >= SecurityMethod::CmdRsp => {
+        Some(signed) if proof.method >= SecurityMethod::CmdRsp && current.has_value() => {
             let page = current_command_page(&reply.current, &IntegrityCheckValue::ZERO);
             response_of_page(&signed.key, cdb.nonce, &page)
         }

@@ -10,6 +10,7 @@ use osd::{
     AttributeParameters, OsdCdb, Refusal,
     security::{DATA_IN_INTEGRITY_BYTES, DATA_OUT_INTEGRITY_BYTES, SecurityMethod},
 };
+use smallvec::SmallVec;
 
 /// Bounds of the lists of one command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -56,6 +57,9 @@ struct Part {
     field: u16,
 }
 
+/// The parts of one buffer, of which there are at most five.
+type Parts = SmallVec<[Part; 5]>;
+
 impl OutLayout {
     /// Returns the places of a command with this method.
     ///
@@ -69,10 +73,9 @@ impl OutLayout {
         }
         let data = range(continuation, cdb.command.data_out_length(), 32)?;
         let mut layout = Self { continuation: 0..continuation, data, ..Self::default() };
-        let mut parts = vec![
-            Part { range: layout.continuation.clone(), field: 48 },
-            Part { range: layout.data.clone(), field: 32 },
-        ];
+        let mut parts = Parts::new();
+        parts.push(Part { range: layout.continuation.clone(), field: 48 });
+        parts.push(Part { range: layout.data.clone(), field: 32 });
         match cdb.attributes {
             AttributeParameters::SetOne { .. } => {}
             AttributeParameters::Page { set, .. } => {
@@ -125,7 +128,7 @@ impl InLayout {
             AttributeParameters::Page { .. } => 60,
             _ => 64,
         };
-        let mut parts = Vec::new();
+        let mut parts = Parts::new();
         if let Some(space) = cdb.attributes.space() {
             let place = range(space.offset, space.allocation_length.into(), field)?;
             layout.retrieved = Some(place.clone());
@@ -172,7 +175,8 @@ fn range(start: u64, length: u64, field: u16) -> Result<Range<u64>, Refusal> {
 /// # Errors
 /// Two parts overlap: a pointer to the place of the later one in the buffer.
 fn end_of(parts: &[Part]) -> Result<u64, Refusal> {
-    let mut parts: Vec<&Part> = parts.iter().filter(|part| !part.range.is_empty()).collect();
+    let mut parts: SmallVec<[&Part; 5]> =
+        parts.iter().filter(|part| !part.range.is_empty()).collect();
     parts.sort_by_key(|part| (part.range.start, part.range.end));
     for pair in parts.windows(2) {
         if pair[1].range.start < pair[0].range.end {

@@ -22,7 +22,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use osd::{Refusal, ServiceAction};
+use osd::{AttributeParameters, OsdCdb, Refusal, ServiceAction};
 use parking_lot::Mutex;
 use scsi::{AdmittedCommand, Cdb, PrimaryCommand, Sense};
 use unit::{
@@ -259,6 +259,7 @@ impl<S: DriveBacking> LogicalUnit for ObjectUnit<S> {
 }
 
 impl<S: DriveBacking> FlushedUnit for ObjectUnit<S> {
+    /// Returns true for a flush without lists, so that it has no data in either direction.
     fn is_flush(&self, cdb: &[u8]) -> bool {
         let action = match cdb {
             [osd::OPERATION_CODE, _, _, _, _, _, _, _, high, low, ..] => {
@@ -266,7 +267,7 @@ impl<S: DriveBacking> FlushedUnit for ObjectUnit<S> {
             }
             _ => None,
         };
-        matches!(
+        let is_flush = matches!(
             action,
             Some(
                 ServiceAction::Flush
@@ -274,7 +275,8 @@ impl<S: DriveBacking> FlushedUnit for ObjectUnit<S> {
                     | ServiceAction::FlushPartition
                     | ServiceAction::FlushOsd
             )
-        )
+        );
+        is_flush && OsdCdb::parse(cdb).is_ok_and(|cdb| cdb.attributes == AttributeParameters::NONE)
     }
 }
 

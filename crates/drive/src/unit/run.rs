@@ -121,11 +121,9 @@ impl<S: DriveBacking> ObjectUnit<S> {
         match cdb.command {
             Command::SetKey(key) => {
                 self.set_key(key).await?;
-                // The request tag is kept when the key is stable. Without it the client repeats the
-                // command, which sets the same key.
-                let object = cdb.command.object();
-                let lists = ObjectRequest { command: Command::SetAttributes { object }, ..request };
-                Ok(store.perform(lists).await?)
+                // The store sets the attributes and keeps the request tag when the key is stable. If
+                // it loses the tag in a crash, the client repeats the command and sets the same key.
+                Ok(store.perform(request).await?)
             }
             Command::RemovePartition { partition, .. } => {
                 let reply = store.perform(request).await?;

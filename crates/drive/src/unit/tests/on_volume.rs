@@ -83,6 +83,29 @@ async fn keys_and_data_survive_a_restart_and_used_nonces_do_not() {
 }
 
 #[tokio::test]
+async fn the_request_tag_of_set_key_is_kept_with_its_result() {
+    use object::{Attribute, AttributeId, AttributeSelection, ObjectRequest, ObjectStore as _};
+    let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::CmdRsp).await;
+    let tag = Attribute::new(0xf001_0000, 1, vec![9; 16]);
+    let set = osd::list::encode_attributes(std::slice::from_ref(&tag));
+    let mut cdb = bench.cdb(Command::SetKey(set_key(KeyToSet::Root, 0xa0)));
+    let in_buffer = osd::ListInBuffer { length: set.len() as u32, offset: 0 };
+    cdb.attributes =
+        osd::AttributeParameters::Lists { get: None, retrieved: None, set: Some(in_buffer) };
+    let permissions = Permissions::DEVICE_MANAGEMENT | Permissions::POLICY_SECURITY;
+    let (object, kind, method) = (ObjectAddress::ROOT, ObjectType::Root, SecurityMethod::CmdRsp);
+    let capability = Capability::for_object(object, kind, permissions, method);
+    let signed = bench.signed_with(cdb, &capability, &master().authentication);
+    data_in(bench.run(&signed.bytes, set).await);
+    assert_eq!(bench.unit.security().keys().root_identifier(), Some([7; 7]));
+    let result = AttributeSelection::One(AttributeId::new(0xf001_0000, 2));
+    let request = ObjectRequest::new(Command::GetAttributes { object });
+    let reply = bench.unit.store().perform(request.setting(tag).getting(result)).await.unwrap();
+    assert!(!reply.attributes[0].value.is_empty());
+    bench.unit.store().close().await.unwrap();
+}
+
+#[tokio::test]
 async fn frozen_audits_and_policy_tags_are_kept_by_the_store() {
     use object::{Attribute, ObjectRequest, ObjectStore as _};
     let (volume, time) = (volume(), TestTime::new(1_000_000));

@@ -94,6 +94,10 @@ async fn the_four_flush_commands_are_flushes() {
         assert_eq!(flushes.is_flush(&cdb), action.name().starts_with("FLUSH"), "{action:?}");
     }
     assert!(!flushes.is_flush(&[0x35; 10]));
+    let mut listed = OsdCdb::new(Command::FlushOsd { scope: object::FlushScope::AttributesOnly });
+    let id = object::AttributeId::new(1, 9);
+    listed.attributes = osd::AttributeParameters::SetOne { id, length: 0, value: [0; 18] };
+    assert!(!flushes.is_flush(&listed.encode()), "it has data");
 }
 
 #[tokio::test]
