@@ -109,15 +109,18 @@ fn put(
     value: &Bytes,
 ) -> Step<()> {
     let key = key::attribute(address, id);
-    let old = transaction.get(&key)?.map_or(0, |old| old.len());
-    let bytes = (row.attribute_bytes as usize).saturating_sub(old) + value.len();
+    let old = transaction.get_of(address, &key)?;
+    let old_length = old.as_ref().map_or(0, Bytes::len);
+    let bytes = (row.attribute_bytes as usize).saturating_sub(old_length) + value.len();
     if bytes as u64 > context.limits.attribute_bytes {
         let (used, limit) = (bytes as u64, context.limits.attribute_bytes);
         return Err(Stop::Failed(ObjectError::Quota { used, limit }));
     }
     row.attribute_bytes = bytes as u32;
     // The value may be a slice of a long buffer; a copy lets that buffer go.
-    transaction.put(key, (!value.is_empty()).then(|| Bytes::copy_from_slice(value)))
+    let new = (!value.is_empty()).then(|| Bytes::copy_from_slice(value));
+    transaction.replace(key, old.as_ref(), new);
+    Ok(())
 }
 
 /// Makes a user object a member of a collection, or ends its membership.

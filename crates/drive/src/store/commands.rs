@@ -10,6 +10,7 @@ use super::{
     attributes::TAG_PAGE,
     committer::CommitJob,
     conclusion::{Conclusion, answer, conclude, decode_result, tag_of},
+    copying::PartitionCopy,
     drive_core::DriveCore,
     key,
     listing::ListSource,
@@ -117,6 +118,16 @@ impl DriveCore {
                 let matches = immediate.then_some(matches);
                 self.query(request, collection, allocation_length, matches).await
             }
+            Command::CopyUserObjects { partition, requested, .. } => {
+                self.copy_object(request, partition, requested).await
+            }
+            Command::CreateSnapshot { source, requested, .. } => {
+                self.copy_partition(request, source, requested, PartitionCopy::Snapshot).await
+            }
+            Command::CreateClone { source, requested, .. } => {
+                self.copy_partition(request, source, requested, PartitionCopy::Clone).await
+            }
+            Command::DetachClone { clone } => self.detach_clone(request, clone).await,
             _ => Err(ObjectError::Unsupported),
         }
     }

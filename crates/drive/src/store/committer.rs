@@ -54,9 +54,13 @@ fn run(tables: &Tables, jobs: &mpsc::Receiver<CommitJob>) {
                     let _ = reply.send(format(tables, now));
                 }
                 CommitJob::Stop(reply) => {
-                    if let Some(reply) = reply {
+                    if reply.is_some() {
                         commit(tables, false);
-                        drop(tables.database.lock().take());
+                    }
+                    // Dropping the database may write, so it must not happen on a thread of an async runtime.
+                    drop(tables.database.lock().take());
+                    if let Some(reply) = reply {
+                        // The caller may have gone.
                         let _ = reply.send(());
                     }
                     return;

@@ -1,5 +1,7 @@
 //! The volume of a drive, addressed in bytes.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 use volume::{Data, Durability, Error, Extent, Io, Lba, Stack};
 
@@ -10,12 +12,25 @@ pub(crate) const BLOCK: u64 = 4096;
 pub(crate) struct DriveDisk {
     volume: Stack,
     block_size: u64,
+    is_abandoned: AtomicBool,
 }
 
 impl DriveDisk {
     pub(crate) fn new(volume: Stack) -> Self {
         let block_size = u64::from(volume.geometry().block_size);
-        Self { volume, block_size }
+        Self { volume, block_size, is_abandoned: AtomicBool::new(false) }
+    }
+
+    /// Refuses every later change: the drive was dropped, and the volume may be opened again.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match self.is_abandoned.load(Ordering::Acquire) {
+            true => Err(Error::Device("the object drive is closed".into())),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn volume(&self) -> &Stack {
@@ -36,10 +51,16 @@ impl DriveDisk {
     }
 
     pub(crate) fn write(&self, offset: u64, data: Data, durability: Durability) -> Io<'_, ()> {
+        if let Err(error) = self.check() {
+            return Io::done(Err(error));
+        }
         self.volume.write(Lba(offset / self.block_size), data, durability)
     }
 
     pub(crate) fn flush(&self) -> Io<'_, ()> {
+        if let Err(error) = self.check() {
+            return Io::done(Err(error));
+        }
         self.volume.flush()
     }
 
@@ -47,6 +68,7 @@ impl DriveDisk {
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), Error> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
+            self.check()?;
             let n = (end - at).min(DISCARD);
             self.volume.discard(self.extent(at, n)).await?;
             at += n;

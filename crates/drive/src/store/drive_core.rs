@@ -3,6 +3,7 @@
 use std::{
     sync::{Arc, mpsc},
     thread::JoinHandle,
+    time::{Duration, Instant},
 };
 
 use object::{ObjectError, Timestamp};
@@ -170,14 +171,25 @@ impl DriveCore {
 
 impl Drop for DriveCore {
     fn drop(&mut self) {
+        self.tables.disk.abandon();
         self.stop(None);
+        let begin = Instant::now();
         for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has reported it.
-            let _ = thread.join();
+            // The threads end at once, unless a call of the volume is at work. The volume may need this thread to
+            // finish it, so the wait is bounded.
+            while !thread.is_finished() && begin.elapsed() < MOST_JOIN {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            if thread.is_finished() {
+                // A thread that panicked has reported it.
+                let _ = thread.join();
+            }
         }
     }
 }
 
+/// Longest wait for the end of the threads.
+const MOST_JOIN: Duration = Duration::from_secs(1);
 /// Commits for which a command waits before the drive counts as full: readers may keep freed blocks for a moment.
 const MOST_WAITS: u32 = 4;
 /// Bytes of changes in memory above which commands wait for a commit.

@@ -9,7 +9,6 @@ use tokio::{runtime::Handle, sync::oneshot};
 use volume::{Reply, Stack};
 
 use super::{
-    attributes::root,
     committer,
     disk::{BLOCK, DriveDisk},
     drive_core::DriveCore,
@@ -17,6 +16,7 @@ use super::{
     mutant::DriveMutation,
     objects::find,
     options::{DriveOptions, DriveStatistics, GuardFacts, OpenError},
+    space::check_space,
     superblock::{DriveState, Found, Superblock},
     tables::{Tables, commit_rows, first_rows, open_database},
 };
@@ -111,6 +111,13 @@ impl DriveStore {
             .map_err(|error| ObjectError::Storage(error.to_string()))
     }
 
+    /// Fails if `command` would fail for lack of space, before its data is there.
+    pub fn admit(&self, command: object::Command) -> Reply<'_, Result<(), ObjectError>> {
+        Reply::new(
+            async move { self.core.run(|transaction| check_space(transaction, &command)).await },
+        )
+    }
+
     /// Returns the facts about an object with which a capability is compared.
     pub fn guard_facts(&self, object: ObjectAddress) -> Reply<'_, Result<GuardFacts, ObjectError>> {
         Reply::new(async move {
@@ -144,28 +151,19 @@ impl DriveStore {
         self.boot_epoch
     }
 
-    /// Returns the number of blocks that are in use, with the number of all data blocks.
     #[must_use]
     pub fn statistics(&self) -> DriveStatistics {
         use std::sync::atomic::Ordering;
         let state = self.core.tables.state.lock();
         DriveStatistics {
-            objects: 0,
-            partitions: 0,
+            objects: state.counters.objects,
+            partitions: state.counters.partitions,
             used_bytes: state.groups.used * BLOCK,
             capacity_bytes: state.groups.blocks() * BLOCK,
             commits: self.core.tables.progress.borrow().commits,
             repaired_blocks: self.core.repaired.load(Ordering::Relaxed),
             damaged_blocks: self.core.damaged.load(Ordering::Relaxed),
         }
-    }
-
-    /// Returns the number of partitions.
-    ///
-    /// # Errors
-    /// The storage failed.
-    pub async fn partitions(&self) -> Result<u64, ObjectError> {
-        Ok(self.core.run(root).await?.members.count)
     }
 }
 

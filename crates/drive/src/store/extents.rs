@@ -10,7 +10,7 @@ use super::{
     disk::BLOCK,
     key,
     object_row::ObjectRow,
-    objects::{find_partition, free_block, store},
+    objects::{find_partition, free_blocks, store},
     transaction::{Step, Stop, Transaction},
 };
 
@@ -65,14 +65,16 @@ pub(crate) fn replace(
         let number = part[0].0 / CHUNK_BLOCKS;
         let old = chunk_row(transaction, row, number)?;
         let mut chunk = ChunkRow::new(old.as_ref());
+        let mut freed = Vec::new();
         for (block, entry) in part {
             if let Some(replaced) = chunk::entry(old.as_ref(), block % CHUNK_BLOCKS) {
-                free_block(transaction, row, replaced.block)?;
+                freed.push(replaced.block);
                 row.used -= 1;
             }
             chunk.set(block % CHUNK_BLOCKS, Some(*entry));
             row.used += 1;
         }
+        free_blocks(transaction, row, freed)?;
         let (key, new) = (key::chunk(row.content, number), chunk.finish());
         match (old, new) {
             (None, Some(new)) => transaction.insert(key, new),
@@ -115,13 +117,15 @@ fn clear_chunk(
     blocks: &Range<u64>,
 ) -> Step<()> {
     let mut chunk = ChunkRow::new(Some(old));
+    let mut freed = Vec::new();
     for (index, entry) in chunk::entries(old) {
         if blocks.contains(&(number * CHUNK_BLOCKS + index)) {
             chunk.set(index, None);
-            free_block(transaction, row, entry.block)?;
+            freed.push(entry.block);
             row.used -= 1;
         }
     }
+    free_blocks(transaction, row, freed)?;
     transaction.put(key::chunk(row.content, number), chunk.finish())
 }
 

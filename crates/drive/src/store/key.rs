@@ -71,6 +71,11 @@ pub(crate) fn attributes_end(address: ObjectAddress) -> Key {
     after(&key(ATTRIBUTE, &[address.partition, address.object]))
 }
 
+/// Returns the identifier of the object that has the attribute with this key.
+pub(crate) fn attribute_object(key: &[u8]) -> u64 {
+    key.get(9..17).map_or(0, last_number)
+}
+
 /// Returns the page and number of the attribute with this key.
 pub(crate) fn attribute_id(key: &[u8]) -> AttributeId {
     let number = |at: usize| {

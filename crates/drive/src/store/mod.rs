@@ -29,10 +29,12 @@ mod extents;
 mod pieces;
 mod plans;
 mod reading;
+mod space;
 mod writing;
 mod punching;
 mod listing;
 mod collections;
+mod copying;
 mod commands;
 mod drive_store;
 

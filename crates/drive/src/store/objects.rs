@@ -1,5 +1,7 @@
 //! Looking up objects, creating them and removing them.
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use object::{FIRST_IDENTIFIER, ObjectAddress, ObjectError, ObjectType, RefusedField, Timestamp};
 
@@ -102,6 +104,7 @@ pub(crate) fn create_partition(
     row.max_length = root.max_length;
     transaction.insert(key::object(address), row.encode());
     root.members.count += 1;
+    transaction.counters.partitions += 1;
     root.members.changes = root.members.changes.wrapping_add(1);
     store(transaction, ObjectAddress::ROOT, &root)?;
     Ok(id)
@@ -131,6 +134,7 @@ pub(crate) fn create_objects(
     let last = first
         .checked_add(count - 1)
         .ok_or(ObjectError::InvalidField { field: RefusedField::Object })?;
+    transaction.creates(partition, first..=last);
     for id in first..=last {
         let address = ObjectAddress::new(partition, id);
         if id <= parent.members.highest && transaction.get(&key::object(address))?.is_some() {
@@ -148,6 +152,7 @@ pub(crate) fn create_objects(
         ObjectType::UserObject => parent.members.count += count,
         _ => parent.members.collections += count,
     }
+    transaction.counters.objects += count;
     parent.members.highest = parent.members.highest.max(last);
     parent.members.changes = parent.members.changes.wrapping_add(1);
     store(transaction, ObjectAddress::partition(partition), &parent)?;
@@ -180,7 +185,7 @@ fn check_requested(requested: u64, field: RefusedField) -> Step<()> {
 }
 
 /// Fails if the tables have no room for more objects. Their last part stays free for removals.
-fn check_tables(transaction: &mut Transaction<'_>) -> Step<()> {
+pub(crate) fn check_tables(transaction: &mut Transaction<'_>) -> Step<()> {
     let (used, limit) = (transaction.counters.row_bytes, transaction.table_limit());
     match used > limit {
         true => Err(Stop::Failed(ObjectError::Quota { used, limit })),
@@ -198,7 +203,8 @@ pub(crate) fn remove_user(
     free_content(transaction, row)?;
     transaction.put(key::object(address), None)?;
     let mut parent = find_partition(transaction, address.partition)?;
-    parent.members.count -= 1;
+    parent.members.count = parent.members.count.saturating_sub(1);
+    transaction.counters.objects = transaction.counters.objects.saturating_sub(1);
     parent.members.changes = parent.members.changes.wrapping_add(1);
     parent.used -= row.used.min(parent.used);
     store(transaction, ObjectAddress::partition(address.partition), &parent)?;
@@ -214,7 +220,8 @@ pub(crate) fn remove_collection(
     transaction.put(key::object(address), None)?;
     transaction.put(key::collection(address.partition, address.object), None)?;
     let mut parent = find_partition(transaction, address.partition)?;
-    parent.members.collections -= 1;
+    parent.members.collections = parent.members.collections.saturating_sub(1);
+    transaction.counters.objects = transaction.counters.objects.saturating_sub(1);
     parent.members.changes = parent.members.changes.wrapping_add(1);
     store(transaction, ObjectAddress::partition(address.partition), &parent)
 }
@@ -225,7 +232,8 @@ pub(crate) fn remove_partition(transaction: &mut Transaction<'_>, partition: u64
     remove_attributes(transaction, address)?;
     transaction.put(key::object(address), None)?;
     let mut root = find(transaction, ObjectAddress::ROOT)?;
-    root.members.count -= 1;
+    root.members.count = root.members.count.saturating_sub(1);
+    transaction.counters.partitions = transaction.counters.partitions.saturating_sub(1);
     root.members.changes = root.members.changes.wrapping_add(1);
     store(transaction, ObjectAddress::ROOT, &root)
 }
@@ -249,26 +257,73 @@ fn free_content(transaction: &mut Transaction<'_>, row: &ObjectRow) -> Step<()> 
     }
     let (start, end) = (key::chunk(row.content, 0), key::chunks_end(row.content));
     transaction.for_each(&start, &end, |transaction, row_key, chunk| {
-        for (_, entry) in chunk::entries(&chunk) {
-            free_block(transaction, row, entry.block)?;
-        }
+        let blocks: Vec<_> = chunk::entries(&chunk).map(|(_, entry)| entry.block).collect();
+        free_blocks(transaction, row, blocks)?;
         transaction.put(row_key, None)
     })
 }
 
-/// Gives up one reference of the object to a block, and frees the block if it was the last one.
-pub(crate) fn free_block(
+/// Gives up a reference of the object to each of `blocks`, and frees a block with its last reference.
+pub(crate) fn free_blocks(
     transaction: &mut Transaction<'_>,
     row: &ObjectRow,
-    block: u64,
+    mut blocks: Vec<u64>,
 ) -> Step<()> {
-    if row.has(MAY_SHARE) {
-        let shared = key::shared(block);
-        if let Some(references) = transaction.get(&shared)? {
-            let more = references.first_chunk().map_or(1, |bytes| u32::from_le_bytes(*bytes));
-            let left = (more > 1).then(|| Bytes::copy_from_slice(&(more - 1).to_le_bytes()));
-            return transaction.put(shared, left);
+    if !row.has(MAY_SHARE) {
+        return blocks.into_iter().try_for_each(|block| transaction.free(block));
+    }
+    let references = references(transaction, &mut blocks)?;
+    for block in blocks {
+        match references.get(&block).copied() {
+            None | Some(0) => transaction.free(block)?,
+            Some(more) => {
+                let left = (more > 1).then(|| Bytes::copy_from_slice(&(more - 1).to_le_bytes()));
+                transaction.put(key::shared(block), left)?;
+            }
         }
     }
-    transaction.free(block)
+    Ok(())
 }
+
+/// Adds a reference to each of `blocks`.
+pub(crate) fn share_blocks(
+    transaction: &mut Transaction<'_>,
+    row: &ObjectRow,
+    mut blocks: Vec<u64>,
+) -> Step<()> {
+    let known = match row.has(MAY_SHARE) {
+        true => references(transaction, &mut blocks)?,
+        false => HashMap::new(),
+    };
+    for block in blocks {
+        let key = key::shared(block);
+        match known.get(&block) {
+            None => transaction.insert(key, Bytes::copy_from_slice(&1_u32.to_le_bytes())),
+            Some(more) => {
+                let more = more.checked_add(1).ok_or_else(|| transaction.full())?;
+                transaction.put(key, Some(Bytes::copy_from_slice(&more.to_le_bytes())))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the number of further references of those `blocks` that have some. Sorts the blocks.
+fn references(transaction: &mut Transaction<'_>, blocks: &mut [u64]) -> Step<HashMap<u64, u32>> {
+    blocks.sort_unstable();
+    let mut found = HashMap::new();
+    // One range for blocks that are close to each other, because each range is one read.
+    for near in blocks.chunk_by(|a, b| b - a <= NEAR) {
+        let (Some(first), Some(last)) = (near.first(), near.last()) else { continue };
+        let (start, end) = (key::shared(*first), key::shared(last + 1));
+        transaction.for_each(&start, &end, |_, row_key, row| {
+            let more = row.first_chunk().map_or(1, |bytes| u32::from_le_bytes(*bytes));
+            found.insert(key::last_number(&row_key), more);
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+/// Blocks with at most this distance are looked up together.
+const NEAR: u64 = 1024;

@@ -197,6 +197,8 @@ pub(crate) fn first_rows(now: Timestamp) -> (Counters, Rows) {
         row_bytes: 0,
         next_tag: 1,
         oldest_tag: 1,
+        objects: 0,
+        partitions: 0,
     };
     let root = ObjectRow::new(ObjectType::Root, now);
     let mut rows = Rows::new();

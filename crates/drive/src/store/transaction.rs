@@ -3,8 +3,10 @@
 //! The steps of a command run in a closure. If a row is not in memory, the closure ends with [`Stop::Missing`], the
 //! row is loaded without the lock, and the closure runs again from its begin.
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
-use object::ObjectError;
+use object::{ObjectAddress, ObjectError};
 use smallvec::SmallVec;
 
 use super::{
@@ -45,6 +47,9 @@ pub(crate) struct Counters {
     pub(crate) row_bytes: u64,
     pub(crate) next_tag: u64,
     pub(crate) oldest_tag: u64,
+    /// User objects and collections.
+    pub(crate) objects: u64,
+    pub(crate) partitions: u64,
 }
 
 /// The state of the drive that transactions change.
@@ -71,6 +76,8 @@ pub(crate) struct Transaction<'a> {
     reserved: BlockRuns,
     confirmed: BlockRuns,
     freed: BlockRuns,
+    /// The partition and identifiers of objects that the transaction created: no row is about them in the tables.
+    fresh: Option<(u64, RangeInclusive<u64>)>,
     faults: &'a DriveMutation,
 }
 
@@ -96,6 +103,7 @@ impl<'a> Transaction<'a> {
             reserved: SmallVec::new(),
             confirmed: SmallVec::new(),
             freed: SmallVec::new(),
+            fresh: None,
             faults,
         }
     }
@@ -117,12 +125,32 @@ impl<'a> Transaction<'a> {
     /// Replaces a row that the transaction has read, or removes it.
     pub(crate) fn put(&mut self, key: Key, row: Option<Bytes>) -> Step<()> {
         let old = self.get(&key)?;
-        let size =
-            |row: &Option<Bytes>| row.as_ref().map_or(0, |row| (row.len() + key.len()) as u64);
-        let bytes = self.counters.row_bytes + size(&row);
-        self.counters.row_bytes = bytes.saturating_sub(size(&old));
-        self.writes.insert(key, row);
+        self.replace(key, old.as_ref(), row);
         Ok(())
+    }
+
+    /// Notes that the transaction creates these objects of a partition.
+    pub(crate) fn creates(&mut self, partition: u64, ids: RangeInclusive<u64>) {
+        self.fresh = Some((partition, ids));
+    }
+
+    /// Returns a row about an object; does not read the tables for an object that the transaction creates.
+    pub(crate) fn get_of(&mut self, address: ObjectAddress, key: &Key) -> Step<Option<Bytes>> {
+        let is_fresh = self.fresh.as_ref().is_some_and(|(partition, ids)| {
+            *partition == address.partition && ids.contains(&address.object)
+        });
+        if is_fresh {
+            return Ok(self.writes.get(key).cloned().flatten());
+        }
+        self.get(key)
+    }
+
+    /// Replaces a row that had the value `old`, or removes it.
+    pub(crate) fn replace(&mut self, key: Key, old: Option<&Bytes>, row: Option<Bytes>) {
+        let size = |row: Option<&Bytes>| row.map_or(0, |row| (row.len() + key.len()) as u64);
+        let bytes = self.counters.row_bytes + size(row.as_ref());
+        self.counters.row_bytes = bytes.saturating_sub(size(old));
+        self.writes.insert(key, row);
     }
 
     /// Adds a row that is known not to exist.
@@ -230,6 +258,11 @@ impl<'a> Transaction<'a> {
         self.tables.epochs.enter()
     }
 
+    /// Returns the blocks that are free, at once or after a commit.
+    pub(crate) fn free_blocks(&self) -> u64 {
+        self.tables.groups.free()
+    }
+
     pub(crate) fn used_blocks(&self) -> u64 {
         self.tables.groups.used
     }
@@ -286,6 +319,8 @@ impl Counters {
             self.row_bytes,
             self.next_tag,
             self.oldest_tag,
+            self.objects,
+            self.partitions,
             used,
         ];
         numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
@@ -293,7 +328,7 @@ impl Counters {
 
     /// Decodes the row, and the number of used blocks. Identifiers that were reserved count as given out.
     pub(crate) fn decode(row: &[u8]) -> Option<(Self, u64)> {
-        if row.len() < 48 {
+        if row.len() < 64 {
             return None;
         }
         let number =
@@ -305,8 +340,10 @@ impl Counters {
             row_bytes: number(2),
             next_tag: number(3),
             oldest_tag: number(4),
+            objects: number(5),
+            partitions: number(6),
         };
-        Some((counters, number(5)))
+        Some((counters, number(7)))
     }
 }
 

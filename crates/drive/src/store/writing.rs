@@ -18,12 +18,13 @@ use super::{
     extents::{count_used, entry, make_holes, replace, shift_down},
     groups::BlockRuns,
     object_row::ObjectRow,
-    objects::{check_changeable, find, find_partition, find_user},
+    objects::{check_changeable, find_partition, find_user},
     pieces::{BlockPiece, covers, cut, overlay},
     plans::{DataChange, segments_of},
     reading::ReadPlan,
     reservation::Reservation,
-    transaction::{Step, Stop, Transaction},
+    space::{check_length, check_quota},
+    transaction::{Step, Transaction},
 };
 
 /// A change with the state of the object that it was made for.
@@ -297,34 +298,6 @@ fn note_change(request: &ObjectRequest, row: &mut ObjectRow, now: Timestamp) {
     }
 }
 
-/// Fails if an object must not have `length` bytes.
-fn check_length(
-    transaction: &mut Transaction<'_>,
-    partition: &ObjectRow,
-    length: u64,
-    own: u64,
-) -> Step<()> {
-    let limit = match (own, partition.max_length) {
-        (0, 0) => find(transaction, ObjectAddress::ROOT)?.max_length,
-        (0, limit) | (limit, _) => limit,
-    };
-    if length > MOST_LENGTH {
-        return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Length }));
-    }
-    match limit != 0 && length > limit {
-        true => Err(Stop::Failed(ObjectError::Quota { used: length, limit })),
-        false => Ok(()),
-    }
-}
-
-fn check_quota(partition: &ObjectRow, more: u64) -> Step<()> {
-    let (used, limit) = ((partition.used + more) * BLOCK, partition.quota.bytes);
-    match limit != 0 && used > limit {
-        true => Err(Stop::Failed(ObjectError::Quota { used, limit })),
-        false => Ok(()),
-    }
-}
-
 fn checksums(data: &Data) -> impl Iterator<Item = u32> {
     let block = BLOCK as usize;
     (0..data.len() / block).map(move |n| match data.parts() {
@@ -332,6 +305,3 @@ fn checksums(data: &Data) -> impl Iterator<Item = u32> {
         _ => crc32c_of(&data.slice(n * block, block)),
     })
 }
-
-/// Longest object: offsets in commands and in `i64` stay far from their ends.
-const MOST_LENGTH: u64 = 1 << 60;

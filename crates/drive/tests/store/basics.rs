@@ -248,7 +248,7 @@ fn collections_have_members_that_queries_find() {
             perform(&store, Command::RemovePartition { partition, with_contents: false }).await;
         assert!(matches!(removed, Err(ObjectError::NotEmpty { .. })));
         perform(&store, Command::RemovePartition { partition, with_contents: true }).await.unwrap();
-        assert_eq!(store.partitions().await.unwrap(), 0);
+        assert_eq!(store.statistics().partitions, 0);
         assert_eq!(store.statistics().used_bytes, 0);
     });
 }
@@ -265,7 +265,7 @@ fn format_removes_objects_and_keeps_records() {
         perform(&store, Command::FormatOsd { capacity: 0 }).await.unwrap();
         let gone = read(&store, object, 0, 1).await;
         assert_eq!(gone, Err(ObjectError::NoSuchObject { object }));
-        assert_eq!((store.statistics().used_bytes, store.partitions().await.unwrap()), (0, 0));
+        assert_eq!((store.statistics().used_bytes, store.statistics().partitions), (0, 0));
         drop(store);
         let store = open(&volume).await;
         assert_eq!(store.record("key").await.unwrap().unwrap(), "sealed");
@@ -298,5 +298,67 @@ fn a_tagged_command_is_performed_once_and_its_result_is_kept() {
             .getting(AttributeSelection::One(result));
         let value = store.perform(request).await.unwrap().attributes.remove(0).value;
         assert_eq!((value.len(), &value[32..]), (40, &2_u64.to_be_bytes()[..]));
+    });
+}
+
+#[test]
+fn copies_and_snapshots_share_blocks_until_one_of_them_changes() {
+    run(async {
+        let volume = memory(64 * MIB);
+        let store = open(&volume).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        write(&store, object, 0, vec![1; 2 * MIB as usize]).await.unwrap();
+        set(&store, object, Attribute::new(0x1_0000, 1, b"inode".to_vec())).await.unwrap();
+        let used = store.statistics().used_bytes;
+        let method = object::CopyMethod(0);
+        let command = Command::CreateSnapshot { source: partition, requested: 0, method };
+        let snapshot = perform(&store, command).await.unwrap().current.object.partition;
+        let mut request =
+            ObjectRequest::new(Command::CopyUserObjects { partition, requested: 0, method });
+        request.continuation = Continuation::CopySource(object::CopySource {
+            object,
+            with_attributes: true,
+            freeze: false,
+            time: object::Timestamp::ZERO,
+        });
+        let copy = store.perform(request).await.unwrap().current.object;
+        assert_eq!(store.statistics().used_bytes, used);
+        let frozen = ObjectAddress::new(snapshot, object.object);
+        assert!(write(&store, frozen, 0, vec![9; 10]).await.is_err());
+        write(&store, object, 4096, vec![2; 8192]).await.unwrap();
+        write(&store, copy, 0, vec![3; 10]).await.unwrap();
+        assert_eq!(store.statistics().used_bytes, used + 3 * 4096);
+        for (object, at, byte) in
+            [(frozen, 4096, 1), (object, 4096, 2), (copy, 4096, 1), (copy, 0, 3)]
+        {
+            assert_eq!(read(&store, object, at, 1).await.unwrap(), [byte], "{object} {at}");
+        }
+        assert_eq!(get(&store, frozen, 0x1_0000, 1).await.unwrap(), "inode");
+        assert_eq!(get(&store, copy, 0x1_0000, 1).await.unwrap(), "inode");
+        perform(&store, Command::Remove { object }).await.unwrap();
+        perform(&store, Command::Remove { object: copy }).await.unwrap();
+        assert_eq!(store.statistics().used_bytes, used);
+        flush(&store).await.unwrap();
+        drop(store);
+        let store = open(&volume).await;
+        assert!(read(&store, frozen, 0, 2 * MIB).await.unwrap().iter().all(|byte| *byte == 1));
+        let command = Command::RemovePartition { partition: snapshot, with_contents: true };
+        perform(&store, command).await.unwrap();
+        assert_eq!((store.statistics().used_bytes, store.statistics().objects), (0, 0));
+    });
+}
+
+#[test]
+fn a_write_that_has_no_room_is_refused_before_its_data() {
+    run(async {
+        let store = open(&memory(16 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        store.admit(Command::Write { object, length: MIB, start: 0 }).await.unwrap();
+        let full = store.admit(Command::Write { object, length: 20 * MIB, start: 0 }).await;
+        assert!(matches!(full, Err(ObjectError::Quota { .. })));
+        let wraps = store.admit(Command::Write { object, length: 2, start: u64::MAX }).await;
+        assert!(matches!(wraps, Err(ObjectError::InvalidField { .. })));
     });
 }
