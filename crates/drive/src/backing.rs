@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use object::{Command, ObjectAddress, ObjectError, ObjectStore};
+use osd::ServiceAction;
 use volume::Reply;
 
 use crate::store::{DriveStore, GuardFacts};
@@ -25,8 +26,14 @@ pub trait DriveBacking: ObjectStore {
     ///
     /// # Errors
     /// [`ObjectError::Quota`].
-    fn check_room(&self, _command: &Command) -> Result<(), ObjectError> {
-        Ok(())
+    fn check_room(&self, _command: &Command) -> Reply<'_, Result<(), ObjectError>> {
+        Reply::done(Ok(()))
+    }
+
+    /// Returns true if the store performs commands with this service action. The unit refuses all
+    /// others as unknown, and does not report them as supported.
+    fn serves(&self, _action: ServiceAction) -> bool {
+        true
     }
 }
 
@@ -45,5 +52,20 @@ impl DriveBacking for DriveStore {
 
     fn boot_epoch(&self) -> u16 {
         Self::boot_epoch(self)
+    }
+
+    fn check_room(&self, command: &Command) -> Reply<'_, Result<(), ObjectError>> {
+        self.admit(*command)
+    }
+
+    fn serves(&self, action: ServiceAction) -> bool {
+        !matches!(
+            action,
+            ServiceAction::ObjectStructureCheck
+                | ServiceAction::CreateUserTrackingCollection
+                | ServiceAction::RefreshSnapshotOrClone
+                | ServiceAction::RestorePartitionFromSnapshot
+                | ServiceAction::ReadMapsAndCompare
+        )
     }
 }

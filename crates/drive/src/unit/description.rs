@@ -2,7 +2,10 @@
 //! parameters.
 
 use object::{Command, FlushScope, ObjectRequest};
-use osd::security::{SYSTEM_ID_BYTES, SecurityMethod, SystemId};
+use osd::{
+    OPERATION_CODE, ServiceAction,
+    security::{SYSTEM_ID_BYTES, SecurityMethod, SystemId},
+};
 use scsi::{
     OperationCodeEntry, Sense,
     inquiry::{OBJECT_STORAGE, StandardInquiry, ascii},
@@ -23,6 +26,8 @@ pub struct Description<'a> {
     pub least: SecurityMethod,
     /// The security token of the nexus that asks.
     pub token: [u8; TOKEN_BYTES],
+    /// Returns true for the service actions that the store performs.
+    pub serves: Box<dyn Fn(ServiceAction) -> bool + 'a>,
 }
 
 impl DeviceType for Description<'_> {
@@ -61,6 +66,13 @@ impl DeviceType for Description<'_> {
         operations.extend(OPERATIONS.iter());
         operations.sort_by_key(|operation| (operation.opcode, operation.service_action));
         operations
+    }
+
+    fn serves(&self, operation: &OperationCodeEntry) -> bool {
+        match operation.service_action.and_then(ServiceAction::from_code) {
+            Some(action) if operation.opcode == OPERATION_CODE => (self.serves)(action),
+            _ => true,
+        }
     }
 }
 

@@ -101,6 +101,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
             system: settings.system,
             least: settings.least,
             token: self.token(nexus),
+            serves: Box::new(|action| self.store().serves(action)),
         }
     }
 
@@ -176,7 +177,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
         if u64::from(data_out_length) < layout.end {
             return Err(fail(Refusal::ParameterListLength.into()));
         }
-        store.check_room(&cdb.command).map_err(|error| fail(error.into()))?;
+        store.check_room(&cdb.command).await.map_err(|error| fail(error.into()))?;
         // A second call for the same command would find the same proof.
         let _ = proof.set(proved);
         Ok(())
@@ -187,7 +188,15 @@ impl<S: DriveBacking> gate::GatedDevice for ObjectUnit<S> {
     type Command = UnitCommand;
 
     fn parse(&self, cdb: &[u8]) -> Result<UnitCommand, Sense> {
-        UnitCommand::parse(cdb)
+        let command = UnitCommand::parse(cdb)?;
+        match &command {
+            UnitCommand::Object(object)
+                if !self.drive.store.serves(object.cdb.service_action()) =>
+            {
+                Err(Sense::INVALID_COMMAND_OPERATION_CODE)
+            }
+            _ => Ok(command),
+        }
     }
 
     fn check_medium(&self, command: &UnitCommand) -> Result<(), Sense> {

@@ -83,6 +83,25 @@ async fn keys_and_data_survive_a_restart_and_used_nonces_do_not() {
 }
 
 #[tokio::test]
+async fn every_reported_service_action_is_known_and_no_other() {
+    let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::NoSec).await;
+    let all = [0xa3, 0x0c, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    let all = data_in(bench.run(&all, Vec::new()).await);
+    let reported: Vec<u16> = all[4..]
+        .chunks_exact(8)
+        .filter(|entry| entry[0] == 0x7f)
+        .map(|entry| u16::from_be_bytes([entry[2], entry[3]]))
+        .collect();
+    for action in osd::ServiceAction::ALL {
+        let mut cdb = OsdCdb::new(Command::Remove { object: OBJECT }).encode();
+        cdb[8..10].copy_from_slice(&(*action as u16).to_be_bytes());
+        let is_unknown = codes(&bench.run(&cdb, Vec::new()).await) == Some((0x20, 0x00, None));
+        assert_eq!(is_unknown, !reported.contains(&(*action as u16)), "{}", action.name());
+    }
+    bench.unit.store().close().await.unwrap();
+}
+
+#[tokio::test]
 async fn the_request_tag_of_set_key_is_kept_with_its_result() {
     use object::{Attribute, AttributeId, AttributeSelection, ObjectRequest, ObjectStore as _};
     let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::CmdRsp).await;
