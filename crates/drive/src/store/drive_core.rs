@@ -193,4 +193,4 @@ const MOST_JOIN: Duration = Duration::from_secs(1);
 /// Commits for which a command waits before the drive counts as full: readers may keep freed blocks for a moment.
 const MOST_WAITS: u32 = 4;
 /// Bytes of changes in memory above which commands wait for a commit.
-const MOST_DELTA: usize = 16 << 20;
+const MOST_DELTA: usize = 12 << 20;

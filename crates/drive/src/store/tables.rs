@@ -225,6 +225,6 @@ pub(crate) fn identifiers_to_reserve(counters: &Counters, mutation: &DriveMutati
 }
 
 /// Bytes of rows that are kept in memory.
-const ROW_CACHE: usize = 32 << 20;
+const ROW_CACHE: usize = 24 << 20;
 /// Bytes of pages of the tables that are kept in memory.
-const PAGE_CACHE: usize = 24 << 20;
+const PAGE_CACHE: usize = 16 << 20;

@@ -41,6 +41,8 @@ struct DriveContent {
 #[derive(Clone, Debug, Default)]
 struct History {
     states: Vec<DriveContent>,
+    /// Partitions that are snapshots: nothing in them changes.
+    snapshots: BTreeSet<u64>,
     /// Identifiers that the drive has given out.
     given: BTreeSet<u64>,
     boot_epoch: u16,
@@ -79,12 +81,16 @@ impl ScriptRun<'_> {
 
     async fn step(&mut self) -> Done {
         let now = self.history.last();
-        let objects: Vec<_> = now.objects.keys().copied().collect();
-        let partitions: Vec<_> = now.partitions.iter().copied().collect();
+        let is_live = |partition: &u64| !self.history.snapshots.contains(partition);
+        let live = now.objects.keys().filter(|object| is_live(&object.partition));
+        let objects: Vec<_> = live.copied().collect();
+        let all: Vec<_> = now.partitions.iter().copied().collect();
+        let partitions: Vec<_> = all.iter().copied().filter(is_live).collect();
         match self.rng.below(16) {
             _ if partitions.is_empty() => self.create_partition(now).await,
             0 if partitions.len() < 3 => self.create_partition(now).await,
-            1 if self.rng.chance(20) => self.remove_partition(now, &partitions).await,
+            1 if self.rng.chance(30) => self.remove_partition(now, &all).await,
+            1 if all.len() < 6 => self.snapshot(now, &partitions).await,
             2 => self.put_record(now).await,
             3 | 4 => self.flush().await,
             5 if self.rng.chance(5) => self.format(now).await,
@@ -102,6 +108,29 @@ impl ScriptRun<'_> {
         let id = reply.current.object.partition;
         self.give(id);
         state.partitions.insert(id);
+        self.note(state);
+        Ok(())
+    }
+
+    async fn snapshot(&mut self, mut state: DriveContent, partitions: &[u64]) -> Done {
+        let source = *self.rng.pick(partitions).expect("there is one");
+        let method = object::CopyMethod(0);
+        let is_clone = self.rng.chance(50);
+        let command = match is_clone {
+            true => Command::CreateClone { source, requested: 0, method },
+            false => Command::CreateSnapshot { source, requested: 0, method },
+        };
+        let id = perform(self.store, command).await?.current.object.partition;
+        self.give(id);
+        if !is_clone {
+            self.history.snapshots.insert(id);
+        }
+        state.partitions.insert(id);
+        let own = state.objects.iter().filter(|(address, _)| address.partition == source);
+        let copies: Vec<_> = own
+            .map(|(address, known)| (ObjectAddress::new(id, address.object), known.clone()))
+            .collect();
+        state.objects.extend(copies);
         self.note(state);
         Ok(())
     }
@@ -219,7 +248,8 @@ async fn content(store: &DriveStore) -> Result<DriveContent, ObjectError> {
         }
     }
     found.record = store.record("name").await?.map(|record| record.to_vec());
-    if used != store.statistics().used_bytes {
+    // Copies share blocks.
+    if used < store.statistics().used_bytes {
         let counted = store.statistics().used_bytes;
         return Err(ObjectError::Storage(format!("{used} bytes used, {counted} counted")));
     }
@@ -316,7 +346,16 @@ fn crash(seed: u64, point: u64, mutant: Option<DriveMutant>) -> Result<(), Strin
     let stack: Stack = Arc::new(disk(image, seed));
     runtime().block_on(async {
         let store = open_with(&stack, DriveMutation::default()).await.map_err(|e| e.to_string())?;
-        check(&store, &mut history).await
+        check(&store, &mut history).await?;
+        // Without objects, no block may be in use.
+        for partition in history.last().partitions {
+            let command = Command::RemovePartition { partition, with_contents: true };
+            perform(&store, command).await.map_err(|error| error.to_string())?;
+        }
+        match store.statistics() {
+            drive::DriveStatistics { used_bytes: 0, objects: 0, partitions: 0, .. } => Ok(()),
+            left => Err(format!("after the removal of everything: {left:?}")),
+        }
     })
 }
 
