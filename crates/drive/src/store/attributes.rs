@@ -11,7 +11,7 @@ use super::{
     disk::BLOCK,
     key,
     object_row::ObjectRow,
-    objects::{find, find_typed, store},
+    objects::{check_tables, find, find_typed, store},
     options::{DriveIdentity, Limits},
     transaction::{Step, Stop, Transaction},
 };
@@ -111,6 +111,9 @@ fn put(
     let key = key::attribute(address, id);
     let old = transaction.get_of(address, &key)?;
     let old_length = old.as_ref().map_or(0, Bytes::len);
+    if value.len() > old_length {
+        check_tables(transaction)?;
+    }
     let bytes = (row.attribute_bytes as usize).saturating_sub(old_length) + value.len();
     if bytes as u64 > context.limits.attribute_bytes {
         let (used, limit) = (bytes as u64, context.limits.attribute_bytes);

@@ -116,7 +116,7 @@ fn commit(tables: &Tables, force: bool) {
 fn freeze(tables: &Tables, force: bool) -> Option<Frozen> {
     let mut state = tables.state.lock();
     let state = &mut *state;
-    if state.rows.delta.is_empty() && !state.groups.has_pending() && !force {
+    if state.rows.delta.is_empty() && state.groups.pending() == 0 && !force {
         return None;
     }
     let epoch = state.epochs.epoch();
@@ -206,4 +206,4 @@ fn format(tables: &Tables, now: Timestamp) -> Result<(), String> {
 }
 
 /// Shorter runs are not discarded: the next data would overwrite them soon, and each discard costs a call.
-const LEAST_DISCARD: u64 = 64 << 10;
+const LEAST_DISCARD: u64 = 1 << 20;

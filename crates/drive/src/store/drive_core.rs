@@ -109,10 +109,15 @@ impl DriveCore {
 
     /// Waits until there is room for changes that are not stable yet. Commands that change something call it first.
     pub(crate) async fn admit_change(&self) -> Result<(), ObjectError> {
-        let bytes = self.tables.state.lock().rows.delta_bytes;
-        if bytes > MOST_DELTA {
+        let (bytes, freed) = {
+            let state = self.tables.state.lock();
+            (state.rows.delta_bytes, state.groups.pending())
+        };
+        // A commit needs room for its rows in the tables.
+        let most = MOST_DELTA.min((self.tables.layout.tables_bytes / 16) as usize);
+        if bytes > most {
             self.commit(false).await?;
-        } else if bytes > MOST_DELTA / 2 {
+        } else if bytes > most / 2 || freed > MOST_FREED {
             // The commit begins in the background. A closed committer is noticed by the next commit.
             let _ = self.committer.send(CommitJob::Commit { force: false });
         }
@@ -192,5 +197,7 @@ impl Drop for DriveCore {
 const MOST_JOIN: Duration = Duration::from_secs(1);
 /// Commits for which a command waits before the drive counts as full: readers may keep freed blocks for a moment.
 const MOST_WAITS: u32 = 4;
+/// Freed blocks (64 MiB) above which a commit begins, so that they can be used again.
+const MOST_FREED: u64 = 16 << 10;
 /// Bytes of changes in memory above which commands wait for a commit.
 const MOST_DELTA: usize = 12 << 20;

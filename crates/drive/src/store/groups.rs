@@ -239,8 +239,9 @@ impl Groups {
         }
     }
 
-    pub(crate) fn has_pending(&self) -> bool {
-        self.pending_blocks > 0
+    /// Returns the number of freed blocks that cannot be used again yet.
+    pub(crate) fn pending(&self) -> u64 {
+        self.pending_blocks
     }
 
     fn set_free(&mut self, run: BlockRun) {

@@ -45,6 +45,9 @@ const SIZE: usize = 80;
 /// Smallest volume: the tables need 4 MiB, and some room for data must be left.
 const LEAST_VOLUME: u64 = 8 << 20;
 const LEAST_TABLES: u64 = 4 << 20;
+/// Largest region of the file of redb, and room for the headers of a region.
+const REGION: u64 = 4 << 30;
+const REGION_HEADERS: u64 = 1 << 20;
 /// One byte of tables for this many bytes of the volume: enough for objects of 16 KiB with four attributes.
 const TABLES_SHARE: u64 = 16;
 
@@ -80,7 +83,7 @@ impl Superblock {
         if volume_bytes < LEAST_VOLUME {
             return Err(OpenError::TooSmall { bytes: volume_bytes, least: LEAST_VOLUME });
         }
-        let tables_bytes = (volume_bytes / TABLES_SHARE).max(LEAST_TABLES) / BLOCK * BLOCK;
+        let tables_bytes = tables_bytes(volume_bytes);
         let data_start = TABLES_START + tables_bytes;
         Ok(Self {
             state: DriveState::Formatting,
@@ -194,6 +197,17 @@ impl Superblock {
             false => Durability::Stable,
         };
         disk.write(at, Data::from(Bytes::from(block)), durability).await
+    }
+}
+
+/// Returns the bytes of the tables' part. redb doubles its file up to regions of 4 GiB, and then adds regions. A part
+/// of another size would have a rest that the file cannot grow into.
+fn tables_bytes(volume_bytes: u64) -> u64 {
+    let wanted = (volume_bytes / TABLES_SHARE).max(LEAST_TABLES);
+    let regions = wanted / REGION;
+    match regions {
+        0 => (1 << wanted.ilog2()) + REGION_HEADERS,
+        _ => regions * (REGION + REGION_HEADERS),
     }
 }
 

@@ -222,7 +222,7 @@ impl<'a> Transaction<'a> {
                 Ok(runs)
             }
             Err(NoBlocks::Load(group)) => Err(Stop::Missing(Need::Group(group))),
-            Err(NoBlocks::Full) if self.tables.groups.has_pending() => Err(Stop::Full),
+            Err(NoBlocks::Full) if self.tables.groups.pending() > 0 => Err(Stop::Full),
             Err(NoBlocks::Full) => Err(Stop::Failed(self.full())),
         }
     }

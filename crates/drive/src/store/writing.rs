@@ -18,7 +18,7 @@ use super::{
     extents::{count_used, entry, make_holes, replace, shift_down},
     groups::BlockRuns,
     object_row::ObjectRow,
-    objects::{check_changeable, find_partition, find_user},
+    objects::{check_changeable, check_tables, find_partition, find_user},
     pieces::{BlockPiece, covers, cut, overlay},
     plans::{DataChange, segments_of},
     reading::ReadPlan,
@@ -231,6 +231,7 @@ fn prepare(
     let Some(change) = plan(&row)? else { return Ok(None) };
     let partition = find_partition(transaction, address.partition)?;
     if change.length > row.length {
+        check_tables(transaction)?;
         check_length(transaction, &partition, change.length, row.max_length)?;
     }
     let (mut pieces, mut old, mut checks, mut blocks) = (Vec::new(), Vec::new(), Vec::new(), 0);

@@ -362,3 +362,35 @@ fn a_write_that_has_no_room_is_refused_before_its_data() {
         assert!(matches!(wraps, Err(ObjectError::InvalidField { .. })));
     });
 }
+
+#[test]
+fn full_tables_refuse_new_objects_and_let_objects_be_removed() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open(&volume).await;
+        let partition = create_partition(&store).await;
+        let command = Command::Create { partition, requested: 0, count: 1 };
+        let mut objects = Vec::new();
+        let error = loop {
+            let mut request = ObjectRequest::new(command);
+            for number in 1..=4 {
+                request =
+                    request.setting(Attribute::new(0x1_0000, number, vec![number as u8; 500]));
+            }
+            match store.perform(request).await {
+                Ok(reply) => objects.push(reply.current.object),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, ObjectError::Quota { .. }) && objects.len() > 500, "{error}");
+        flush(&store).await.unwrap();
+        for object in objects.iter().rev() {
+            perform(&store, Command::Remove { object: *object }).await.unwrap();
+        }
+        flush(&store).await.unwrap();
+        assert_eq!(store.statistics().objects, 0);
+        create(&store, partition).await;
+        drop(store);
+        assert!(list(&open(&volume).await, partition, 10).await.unwrap().len() <= 1);
+    });
+}
