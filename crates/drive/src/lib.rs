@@ -19,5 +19,6 @@ pub use self::unit::{ListLimits, ObjectUnit};
 pub use backing::DriveBacking;
 pub use store::{
     Clock, DriveIdentity, DriveOptions, DriveStatistics, DriveStore, GuardFacts, Limits, OpenError,
+    ScrubReport,
 };
 pub use store::{DriveMutant, DriveMutation};

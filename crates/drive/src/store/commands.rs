@@ -127,6 +127,15 @@ impl DriveCore {
             Command::CreateClone { source, requested, .. } => {
                 self.copy_partition(request, source, requested, PartitionCopy::Clone).await
             }
+            Command::ObjectStructureCheck { object } => {
+                let report = self.scrub(object).await?;
+                match report.damaged.first() {
+                    Some((object, range)) => {
+                        Err(ObjectError::Damaged { object: *object, range: range.clone() })
+                    }
+                    None => self.get_attributes(request, object).await,
+                }
+            }
             Command::DetachClone { clone } => self.detach_clone(request, clone).await,
             _ => Err(ObjectError::Unsupported),
         }

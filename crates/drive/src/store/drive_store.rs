@@ -16,6 +16,7 @@ use super::{
     mutant::DriveMutation,
     objects::find,
     options::{DriveOptions, DriveStatistics, GuardFacts, OpenError},
+    scrubbing::ScrubReport,
     space::check_space,
     superblock::{DriveState, Found, Superblock},
     tables::{Tables, commit_rows, first_rows, open_database},
@@ -109,6 +110,11 @@ impl DriveStore {
             .write(&tables.disk, &tables.mutation)
             .await
             .map_err(|error| ObjectError::Storage(error.to_string()))
+    }
+
+    /// Reads every block of all objects and compares it with its checksum.
+    pub fn scrub(&self) -> Reply<'_, Result<ScrubReport, ObjectError>> {
+        Reply::new(self.core.scrub(ObjectAddress::ROOT))
     }
 
     /// Fails if `command` would fail for lack of space, before its data is there.

@@ -35,6 +35,7 @@ mod punching;
 mod listing;
 mod collections;
 mod copying;
+mod scrubbing;
 mod commands;
 mod drive_store;
 
@@ -43,3 +44,4 @@ pub use mutant::{DriveMutant, DriveMutation};
 pub use options::{
     Clock, DriveIdentity, DriveOptions, DriveStatistics, GuardFacts, Limits, OpenError,
 };
+pub use scrubbing::ScrubReport;

@@ -203,7 +203,13 @@ fn a_damaged_block_fails_for_its_range_only() {
             panic!("a map")
         };
         assert_eq!(runs, [MapRun { kind: MapRunKind::DamagedData, start: 4096, length: 4096 }]);
+        let report = store.scrub().await.unwrap();
+        assert_eq!(report.damaged, [(object, 4096..8192)]);
+        assert_eq!((report.objects, report.bytes), (1, 3 * 4096));
+        let checked = perform(&store, Command::ObjectStructureCheck { object }).await;
+        assert!(matches!(checked, Err(ObjectError::Damaged { .. })));
         write(&store, object, 4096, vec![9; 4096]).await.unwrap();
+        assert_eq!(store.scrub().await.unwrap().damaged, []);
         assert_eq!(read(&store, object, 4096, 1).await.unwrap(), [9]);
     });
 }

@@ -1,0 +1,123 @@
+//! OBJECT STRUCTURE CHECK and scrub: reading every block of objects and comparing it with its checksum.
+
+use std::ops::Range;
+
+use object::{ObjectAddress, ObjectError, ObjectType};
+
+use super::{
+    disk::BLOCK,
+    drive_core::DriveCore,
+    extents::look_up,
+    key,
+    listing::ListSource,
+    objects::{decode, find},
+    reading::ReadPlan,
+};
+
+/// The result of reading every block of some objects.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ScrubReport {
+    pub objects: u64,
+    /// Bytes of the objects, with their holes.
+    pub bytes: u64,
+    /// Blocks without a good copy. The list ends after 1,024 blocks.
+    pub damaged: Vec<(ObjectAddress, Range<u64>)>,
+}
+
+impl DriveCore {
+    /// Reads every block of a user object, of the objects of a partition, or of all objects. A block with a damaged copy
+    /// and a good one is repaired, if the volume has several copies.
+    pub(crate) async fn scrub(&self, address: ObjectAddress) -> Result<ScrubReport, ObjectError> {
+        let mut report = ScrubReport::default();
+        let row = self.run(|transaction| find(transaction, address)).await?;
+        match row.object_type {
+            ObjectType::Root => self.scrub_drive(&mut report).await?,
+            ObjectType::Partition => self.scrub_partition(address.partition, &mut report).await?,
+            ObjectType::Collection => {}
+            ObjectType::UserObject => self.scrub_object(address, &mut report).await?,
+        }
+        Ok(report)
+    }
+
+    async fn scrub_drive(&self, report: &mut ScrubReport) -> Result<(), ObjectError> {
+        let mut first = 0;
+        loop {
+            let (partitions, next) = self.ids(ListSource::Partitions, first, IDS).await?;
+            for partition in partitions {
+                self.scrub_partition(partition, report).await?;
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            first = next;
+        }
+    }
+
+    async fn scrub_partition(
+        &self,
+        partition: u64,
+        report: &mut ScrubReport,
+    ) -> Result<(), ObjectError> {
+        let mut first = 0;
+        loop {
+            let found = self.ids(ListSource::UserObjects(partition), first, IDS).await;
+            let (ids, next) = match found {
+                // The partition was removed in the meantime.
+                Err(ObjectError::NoSuchObject { .. }) => return Ok(()),
+                found => found?,
+            };
+            for id in ids {
+                self.scrub_object(ObjectAddress::new(partition, id), report).await?;
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            first = next;
+        }
+    }
+
+    async fn scrub_object(
+        &self,
+        address: ObjectAddress,
+        report: &mut ScrubReport,
+    ) -> Result<(), ObjectError> {
+        report.objects += 1;
+        let mut at = 0;
+        loop {
+            let found = self
+                .run(|transaction| {
+                    let Some(row) = transaction.get(&key::object(address))? else {
+                        return Ok(None);
+                    };
+                    let row = decode(address, &row)?;
+                    let end = row.length.div_ceil(BLOCK).min(at + WINDOW);
+                    let mut plan = ReadPlan::default();
+                    look_up(transaction, &row, at..end.max(at), |block, entry| {
+                        plan.push(block, entry)
+                    })?;
+                    Ok((at < end).then(|| (plan, end, transaction.enter_epoch())))
+                })
+                .await?;
+            let Some((plan, end, _token)) = found else { return Ok(()) };
+            let next = match self.read_plan(address, &plan).await {
+                Ok(_) => end,
+                Err(ObjectError::Damaged { range, .. }) => {
+                    let next = range.end / BLOCK;
+                    if report.damaged.len() < MOST_DAMAGED {
+                        report.damaged.push((address, range));
+                    }
+                    next
+                }
+                Err(error) => return Err(error),
+            };
+            report.bytes += (next - at) * BLOCK;
+            at = next;
+        }
+    }
+}
+
+/// Identifiers that are listed at once.
+const IDS: usize = 1024;
+/// Blocks (4 MiB) that are read at once.
+const WINDOW: u64 = 1024;
+const MOST_DAMAGED: usize = 1024;
