@@ -70,6 +70,9 @@ impl MetadataFile {
 
     fn check(&self, offset: u64, length: usize) -> io::Result<()> {
         let end = offset.checked_add(length as u64);
+        if end.is_some_and(|end| end > self.region.end - self.region.start) {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "the tables are full"));
+        }
         if end.is_some_and(|end| end <= self.length.lock().bytes) {
             return Ok(());
         }
@@ -102,13 +105,16 @@ impl StorageBackend for MetadataFile {
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
-        if bytes > self.region.end - self.region.start {
+        // redb doubles its file and uses its first pages first. So the file may be longer than the region; only
+        // writes behind the region fail.
+        if bytes > (self.region.end - self.region.start) * MOST_LONGER {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the tables are full"));
         }
         let mut length = self.length.lock();
         if bytes > length.bytes {
-            let first = length.bytes / BLOCK * BLOCK;
-            let end = bytes.next_multiple_of(BLOCK);
+            let size = self.region.end - self.region.start;
+            let first = (length.bytes / BLOCK * BLOCK).min(size);
+            let end = bytes.next_multiple_of(BLOCK).min(size);
             block_on(self.disk.discard(self.region.start + first, end - first))
                 .map_err(io::Error::other)?;
         }
@@ -170,9 +176,11 @@ impl FileLength {
         let found = Self { sequence: number(8), bytes: number(16) };
         let is_right = &block[..8] == LENGTH_MAGIC
             && crc32c(&block[..24]) == crc
-            && found.bytes <= region.end - region.start;
+            && found.bytes <= (region.end - region.start) * MOST_LONGER;
         is_right.then_some(found)
     }
 }
 
+/// The file may be this many times as long as its region.
+const MOST_LONGER: u64 = 4;
 const LENGTH_MAGIC: &[u8; 8] = b"FBYOBJTL";
