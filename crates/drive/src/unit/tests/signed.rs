@@ -244,3 +244,56 @@ async fn clients_read_the_clock_and_the_names_of_the_keys() {
     let working = AttributeId::new(0x3000_0005, 0x8000 + u32::from(VERSION));
     assert!(found.iter().any(|attribute| attribute.id == working && attribute.value == [7; 7][..]));
 }
+
+#[tokio::test]
+async fn lists_in_the_data_need_their_permissions_before_any_effect() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let set = list::encode_attributes(&[object::Attribute::new(1, 9, vec![7; 8])]);
+    let command = |permissions| {
+        let mut cdb = bench.cdb(write(8, 0));
+        let in_buffer = ListInBuffer { length: set.len() as u32, offset: 8 };
+        cdb.attributes =
+            AttributeParameters::Lists { get: None, retrieved: None, set: Some(in_buffer) };
+        bench.signed(cdb, &bench.capability(permissions)).bytes
+    };
+    let out = [&[1; 8], &set[..]].concat();
+    let refused = bench.run(&command(Permissions::WRITE), out.clone()).await;
+    assert_eq!(codes(&refused), Some((0x24, 0x00, Some(129))));
+    assert_eq!(bench.unit.store().performed(), 0);
+    let both = Permissions::WRITE | Permissions::SET_ATTRIBUTES;
+    data_in(bench.run(&command(both), out).await);
+}
+
+#[tokio::test]
+async fn ranges_in_the_data_are_proved_and_limited_by_the_capability() {
+    use object::{Continuation, ScatterEntry};
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let limited = Capability {
+        range: osd::AllowedRange { start: 100, length: 100 },
+        ..bench.capability(Permissions::WRITE)
+    };
+    let command = |start: u64| {
+        let mut cdb = bench.cdb(write(8, 0));
+        let mut segment = osd::ContinuationSegment {
+            service_action: osd::ServiceAction::Write,
+            integrity: IntegrityCheckValue::ZERO,
+            continuation: Continuation::ScatterGather(vec![ScatterEntry { start, length: 8 }]),
+        };
+        cdb.continuation_length = segment.encode().len() as u32;
+        let signed = bench.signed(cdb, &limited);
+        segment.integrity = signed.key.of_continuation(cdb.nonce, &segment.encode());
+        (signed.bytes, [&segment.encode()[..], &[1; 8]].concat())
+    };
+    for start in [0, 93, 193] {
+        let (cdb, out) = command(start);
+        let outside = bench.run(&cdb, out).await;
+        assert_eq!(codes(&outside), Some((0x24, 0x00, Some(40))), "{start}");
+    }
+    let (cdb, mut out) = command(0);
+    // The client moves the range into that of the capability, without the key.
+    out[55] = 100;
+    assert_eq!(codes(&bench.run(&cdb, out).await), Some((0x26, 0x0f, None)));
+    assert_eq!(bench.unit.store().performed(), 0);
+    let (cdb, out) = command(192);
+    data_in(bench.run(&cdb, out).await);
+}
