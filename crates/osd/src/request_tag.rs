@@ -28,7 +28,7 @@ pub const REQUEST_HORIZON: AttributeId = AttributeId::new(REQUEST_TAG_PAGE, 3);
 pub const BOOT_EPOCH: AttributeId = AttributeId::new(REQUEST_TAG_PAGE, 4);
 
 pub const REQUEST_TAG_BYTES: usize = 16;
-pub const REQUEST_RESULT_BYTES: usize = 32;
+pub const REQUEST_RESULT_BYTES: usize = 40;
 
 /// Identifies one command of one initiator. Tags are ordered by time.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -58,10 +58,12 @@ impl RequestTag {
     }
 }
 
-/// The result of a tagged command: type (1 byte, then 7 reserved) and identifiers of its object, the position of the
-/// first byte that APPEND wrote.
+/// The result of a tagged command: its number (8 bytes), type (1 byte, then 7 reserved) and identifiers of its object,
+/// the position of the first byte that APPEND wrote.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RequestResult {
+    /// Numbers the tagged commands of the drive in the order of their effects.
+    pub sequence: u64,
     pub object_type: Option<ObjectType>,
     /// The object of the command; the first one that it created.
     pub object: ObjectAddress,
@@ -72,10 +74,11 @@ impl RequestResult {
     #[must_use]
     pub fn to_bytes(&self) -> [u8; REQUEST_RESULT_BYTES] {
         let mut bytes = [0; REQUEST_RESULT_BYTES];
-        bytes[0] = self.object_type.map_or(0, |object_type| object_type as u8);
-        put(&mut bytes, 8, &self.object.partition.to_be_bytes());
-        put(&mut bytes, 16, &self.object.object.to_be_bytes());
-        put(&mut bytes, 24, &self.append_start.to_be_bytes());
+        put(&mut bytes, 0, &self.sequence.to_be_bytes());
+        bytes[8] = self.object_type.map_or(0, |object_type| object_type as u8);
+        put(&mut bytes, 16, &self.object.partition.to_be_bytes());
+        put(&mut bytes, 24, &self.object.object.to_be_bytes());
+        put(&mut bytes, 32, &self.append_start.to_be_bytes());
         bytes
     }
 
@@ -86,9 +89,10 @@ impl RequestResult {
             return None;
         }
         Some(Self {
-            object_type: ObjectType::from_code(bytes[0]),
-            object: ObjectAddress::new(u64_at(bytes, 8)?, u64_at(bytes, 16)?),
-            append_start: u64_at(bytes, 24)?,
+            sequence: u64_at(bytes, 0)?,
+            object_type: ObjectType::from_code(bytes[8]),
+            object: ObjectAddress::new(u64_at(bytes, 16)?, u64_at(bytes, 24)?),
+            append_start: u64_at(bytes, 32)?,
         })
     }
 }
@@ -110,12 +114,13 @@ mod tests {
     #[test]
     fn a_result_of_another_length_is_none() {
         let result = RequestResult {
+            sequence: 5,
             object_type: Some(ObjectType::UserObject),
             object: ObjectAddress::new(0x1_0000, 0x1_0001),
             append_start: 7,
         };
         assert_eq!(RequestResult::parse(&result.to_bytes()), Some(result));
-        assert_eq!(RequestResult::parse(&[0; 31]), None);
-        assert_eq!(RequestResult::parse(&[0; 33]), None);
+        assert_eq!(RequestResult::parse(&[0; 39]), None);
+        assert_eq!(RequestResult::parse(&[0; 41]), None);
     }
 }

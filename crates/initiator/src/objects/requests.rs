@@ -119,7 +119,7 @@ impl RemoteObjects {
 
     /// Makes the reply to a command that was performed, and whose answer was lost.
     async fn performed(&self, request: &ObjectRequest, result: RequestResult) -> ObjectResult {
-        let RequestResult { object_type, object, append_start } = result;
+        let RequestResult { object_type, object, append_start, .. } = result;
         let current =
             CurrentCommand { object_type, object, append_start, ..CurrentCommand::default() };
         let mut reply = ObjectReply { current, ..ObjectReply::default() };

@@ -257,7 +257,9 @@ impl DriveUnit {
             && !self.forgets.load(Ordering::Relaxed)
         {
             let CurrentCommand { object_type, object, append_start, .. } = done.current;
-            state.results.insert(tag, RequestResult { object_type, object, append_start });
+            state
+                .results
+                .insert(tag, RequestResult { sequence: 0, object_type, object, append_start });
         }
         done.attributes = self.attributes(&state, &done, tag);
         Ok(done)
