@@ -23,6 +23,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("nroff", "groff-base"),
     ("nginx", "nginx-light"),
     ("faketime", "faketime"),
+    ("tshark", "tshark"),
 ];
 
 /// The package of QEMU's iSCSI driver. The package has no command by which it could be recognised,
