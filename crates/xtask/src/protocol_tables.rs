@@ -2,13 +2,16 @@
 //!
 //! - text keys: the table of crate `iscsi`, with the doc comment of each key;
 //! - commands: the doc comments of the enums of commands in crate `scsi`;
-//! - sense data: the constants of `Sense` in crate `scsi`, with their doc comments.
+//! - sense data: the constants of `Sense` in crate `scsi`, with their doc comments;
+//! - service actions of objects: the rows of the macro `service_actions` in crate `osd`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use syn::{Expr, Item};
+use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
+use syn::{Attribute, Expr, Ident, Item, LitInt, LitStr, Token};
 
 use crate::doc_comment::{first_paragraph, items_in, with_part};
 
@@ -22,7 +25,10 @@ pub fn page(root: &Path, page: &str) -> Result<String> {
     let scsi = items_in(&root.join("crates/scsi/src"))?;
     let page = with_part(page, "Table of text keys", &text_keys(&iscsi).context("text keys")?)?;
     let page = with_part(&page, "Table of commands", &commands(&scsi).context("commands")?)?;
-    with_part(&page, "Table of sense data", &sense_data(&scsi).context("sense data")?)
+    let page = with_part(&page, "Table of sense data", &sense_data(&scsi).context("sense data")?)?;
+    let osd = items_in(&root.join("crates/osd/src"))?;
+    let actions = service_actions(&osd).context("service actions")?;
+    with_part(&page, "Table of service actions", &actions)
 }
 
 /// Returns the table of commands. The doc comment of a command is `codes: name. notes`.
@@ -101,6 +107,49 @@ fn sense_data(items: &[Item]) -> Result<String> {
     }
     let rows: Vec<String> = rows.into_values().collect();
     Ok(format!("\n| sense | name | when |\n|---|---|---|\n{}\n", rows.concat()))
+}
+
+/// A row of the macro `service_actions`: `Name = code, "NAME";` with a doc comment.
+struct ServiceActionRow {
+    about: String,
+    code: u16,
+    name: String,
+}
+
+impl Parse for ServiceActionRow {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        let about = first_paragraph(&input.call(Attribute::parse_outer)?);
+        input.parse::<Ident>()?;
+        input.parse::<Token![=]>()?;
+        let code = input.parse::<LitInt>()?.base10_parse()?;
+        input.parse::<Token![,]>()?;
+        Ok(Self { about, code, name: input.parse::<LitStr>()?.value() })
+    }
+}
+
+/// Returns the table of service actions. The doc comment of each has the sentences `Sends ...` and
+/// `Returns ...`, which may be missing, and `Needs the permission ...`.
+fn service_actions(items: &[Item]) -> Result<String> {
+    let found = items.iter().find_map(|item| match item {
+        Item::Macro(item) if item.mac.path.is_ident("service_actions") => Some(&item.mac),
+        _ => None,
+    });
+    let rows = found
+        .context("there is no macro service_actions")?
+        .parse_body_with(Punctuated::<ServiceActionRow, Token![;]>::parse_terminated)?;
+    let mut table = "\n| code | service action | data out | data in | permissions |\n".to_owned();
+    table += "|---|---|---|---|---|\n";
+    for ServiceActionRow { about, code, name } in rows {
+        let cell = |verb: &str| {
+            let mut sentences = about.trim_end_matches('.').split(". ");
+            sentences.find_map(|sentence| sentence.strip_prefix(verb)).map(str::trim)
+        };
+        let (sends, returns) = (cell("Sends ").unwrap_or("-"), cell("Returns ").unwrap_or("-"));
+        let needs = cell("Needs the permissions ").or_else(|| cell("Needs the permission "));
+        let needs = needs.with_context(|| format!("{name} has no permissions"))?;
+        table += &format!("| {code:04X} | {name} | {sends} | {returns} | {needs} |\n");
+    }
+    Ok(table + "\n")
 }
 
 fn is_named(of: &syn::Type, name: &str) -> bool {
@@ -210,6 +259,19 @@ mod tests {
         let table = sense_data(&syn::parse_file(&source).unwrap().items).unwrap();
         let rows = "| 2/3A/01 | A | Ejected. |\n| E/1D/00 | B C | Other data. |\n";
         assert!(table.contains(rows), "{table}");
+    }
+
+    #[test]
+    fn a_service_action_has_its_data_and_permissions() {
+        let source = "service_actions! { /** Sends data. Needs the permissions write; global. */ Write = 0x8886, \
+            \"WRITE\"; /** Needs the permission remove. */ Remove = 0x888a, \"REMOVE\"; }";
+        let table = service_actions(&syn::parse_file(source).unwrap().items).unwrap();
+        let rows =
+            "| 8886 | WRITE | data | - | write; global |\n| 888A | REMOVE | - | - | remove |\n";
+        assert!(table.contains(rows), "{table}");
+        let source = source.replace("Needs the permission remove", "Removes");
+        let error = service_actions(&syn::parse_file(&source).unwrap().items).unwrap_err();
+        assert_eq!(error.to_string(), "REMOVE has no permissions");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod commands;
 mod golden;
+mod page;
 mod linux;
 mod capture;
 mod exchange;
