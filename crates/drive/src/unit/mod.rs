@@ -8,6 +8,7 @@ mod layout;
 mod command;
 mod operations;
 mod sense;
+mod performed;
 mod data_out;
 mod data_in;
 mod own_attributes;
@@ -37,6 +38,7 @@ use self::{
     command::{ObjectCommand, UnitCommand},
     description::{Description, TOKEN_BYTES},
     layout::OutLayout,
+    performed::PerformedCounters,
     run::ObjectWork,
     sense::Failure,
 };
@@ -53,6 +55,7 @@ pub struct ObjectUnit<S> {
     /// The security tokens of the nexuses by their numbers. A capability with the method CAPKEY is
     /// valid only with the token of its session.
     tokens: Mutex<HashMap<u64, [u8; TOKEN_BYTES]>>,
+    performed: PerformedCounters,
 }
 
 /// The store and the check of its commands.
@@ -70,7 +73,13 @@ impl<S: DriveBacking> ObjectUnit<S> {
         limits: ListLimits,
     ) -> Self {
         let drive = Arc::new(Drive { store, security });
-        Self { primary, drive, limits, tokens: Mutex::default() }
+        Self {
+            primary,
+            drive,
+            limits,
+            tokens: Mutex::default(),
+            performed: PerformedCounters::default(),
+        }
     }
 
     /// Returns the check of commands, with the numbers of refused ones.
@@ -87,6 +96,12 @@ impl<S: DriveBacking> ObjectUnit<S> {
     #[must_use]
     pub fn primary(&self) -> &PrimaryUnit {
         &self.primary
+    }
+
+    /// Returns the service actions of the commands that were begun since the start, with their
+    /// numbers.
+    pub fn performed(&self) -> impl Iterator<Item = (ServiceAction, u64)> + '_ {
+        self.performed.counted()
     }
 
     /// Returns the security token of a nexus.
@@ -112,6 +127,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
         match command {
             UnitCommand::Primary(command) => self.start_primary(nexus, &command, data_out, turn),
             UnitCommand::Object(command) => {
+                self.performed.count(command.cdb.service_action());
                 let (nexus, capacity) = (nexus.number, u64::from(data_in_capacity));
                 let work = ObjectWork { nexus, command, data_out, capacity };
                 Ok(UnitReply::new(self.run(work, turn)))
