@@ -56,6 +56,7 @@ fn every_key_is_in_the_example() {
         keys_of::<super::RemoteTls>(),
         keys_of::<super::IscsiTargetSettings>(),
         keys_of::<super::Unit>(),
+        keys_of::<super::ObjectDriveSettings>(),
         keys_of::<layers::MemoryLayerSettings>(),
         keys_of::<layers::File>(),
         keys_of::<layers::RemoteLayerSettings>(),

@@ -23,6 +23,7 @@ mod rule;
 mod used_files;
 mod connection_rules;
 mod layers;
+mod object_drive;
 mod certificate_loading;
 mod rules;
 mod loading;
@@ -47,6 +48,7 @@ pub use layers::{
     RemoteLayerSettings, Slice,
 };
 pub use names::{FarVolumeAddress, NamingServiceSettings, with_port};
+pub use object_drive::{DriveSecurity, ObjectDriveSettings, read_master_key_file};
 pub use portal::{HostPort, PortalGroupSettings, PortalSettings};
 pub use schedule::{Hours, Schedule, TimeOfDay};
 pub use secret::{SecretWithSource, read as read_secret};
@@ -277,7 +279,8 @@ impl Unit {
 pub struct Unit {
     /// Logical unit number, 0 to 16383, unique within the target.
     pub lun: u16,
-    /// Device type of the unit. The only value is "block": a disk whose blocks are in a stack of layers.
+    /// Device type of the unit: "block", a disk whose blocks are in a stack of layers, or "object", an object drive
+    /// (T10 OSD-2), which keeps objects with attributes in the stack. See `[target.unit.object]`.
     pub kind: UnitKind,
     /// Name of the volume in the naming service (`[names]`): a-z, 0-9, `.`, `-`, `_`. The name stays the same when the
     /// volume moves to another node. If left out: the volume is not announced.
@@ -317,6 +320,8 @@ pub struct Unit {
     /// Silence of a sharing gateway after which the others stop waiting for ranges that it only reads, 1s to 1h. Ranges
     /// that it wrote stay locked until it is back, or until `forebay claim drop`, which loses these writes.
     pub share_lease: TimeSpan,
+    /// Keys of an object drive: `[target.unit.object]`. Only with `kind = "object"`.
+    pub object: Option<ObjectDriveSettings>,
     /// Layers of the unit, the bottom layer first, such as [ { file = { path = "disk.img", size = "10GiB" } } ].
     /// Required.
     pub stack: Vec<Layer>,
@@ -370,6 +375,7 @@ impl Default for Unit {
             reads_beside_claim: true,
             share_grain: None,
             share_lease: TimeSpan::seconds(10),
+            object: None,
             stack: Vec::new(),
         }
     }

@@ -49,8 +49,11 @@ impl Settings {
     fn resolve(&mut self, folder: &Path) {
         self.common_cache.iter_mut().for_each(|common| common.cache.resolve(folder));
         let units = self.target.iter_mut().flat_map(|target| &mut target.unit);
-        for layer in units.flat_map(|unit| &mut unit.stack) {
-            layer.resolve(folder);
+        for unit in units {
+            unit.stack.iter_mut().for_each(|layer| layer.resolve(folder));
+            if let Some(object) = &mut unit.object {
+                object.resolve(folder);
+            }
         }
         if let Some(names) = &mut self.names {
             names.secret_file = names.secret_file.take().map(|path| folder.join(path));

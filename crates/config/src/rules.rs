@@ -12,13 +12,13 @@ use super::{
     connection_rules::{chap, one_secret, proof, socket_buffer},
     layers::LayerFiles,
     names::has_port,
+    object_drive::kind_of_unit,
     portal::COMMON_TAG,
     problem::KeyPath,
     rule::{
         BrokenSettingsRule, SettingsRuleResult, UniqueSettingValues, range, required, whole, wrong,
     },
     tls::PortalTls,
-    value_types::UnitKind,
 };
 use crate::quantity::{Size, TimeSpan};
 
@@ -445,9 +445,8 @@ fn units<'a>(
         if let Some(size) = unit.physical_block_size {
             physical_block_size(unit, &at, size)?;
         }
-        match unit.kind {
-            UnitKind::Block => stack(unit, &at.key("stack"), files)?,
-        }
+        kind_of_unit(unit, &at)?;
+        stack(unit, &at.key("stack"), files)?;
         share(unit, &at)?;
     }
     Ok(())

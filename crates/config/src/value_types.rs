@@ -182,6 +182,8 @@ pub enum UnitKind {
     /// A disk whose blocks are in a stack of layers.
     #[default]
     Block,
+    /// An object storage device (OSD-2), which keeps objects in a stack of layers.
+    Object,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]

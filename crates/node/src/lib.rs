@@ -286,6 +286,10 @@ async fn open_unit(
             let opened = open_with(settings, target, unit, naming, files, given).await?;
             Ok(shown_unit(settings, target, unit, opened)?)
         }
+        UnitKind::Object => Err(NotOpened::Failed(
+            Failure::settings(format!("{} LUN {} is an object drive", target.name, unit.lun))
+                .remedy("serve it with a version of this program that has object drives"),
+        )),
     }
 }
 

@@ -123,6 +123,7 @@ impl Described {
             lun: self.lun,
             // Only block volumes can move.
             kind: UnitKind::Block,
+            object: None,
             volume: Some(self.volume.clone()),
             generation: self.generation,
             serial: Some(self.serial.clone()),
