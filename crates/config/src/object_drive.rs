@@ -23,8 +23,8 @@ pub struct ObjectDriveSettings {
     /// too). Stronger methods are always accepted.
     pub security: DriveSecurity,
     /// File with the master key: two lines of 64 hexadecimal digits, the authentication key and the generation key.
-    /// `forebay object key FILE` makes it. Whoever has it controls the drive, and without it the drive's other keys
-    /// cannot be read. Its mode must be 0600. Required, except with `security = "nosec"`.
+    /// `forebay object key FILE` makes it. This key controls the drive, and without it the drive's other keys cannot be
+    /// read. Its mode must be 0600. Required, except with `security = "nosec"`.
     pub master_key_file: Option<PathBuf>,
     /// OSD SYSTEM ID, 40 hexadecimal digits: part of what capabilities are signed with, so each drive needs its own. If
     /// left out: derived from the serial number.
