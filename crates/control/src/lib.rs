@@ -49,8 +49,8 @@ pub use remote_figures::{
 pub use request::ControlRequest;
 pub use response::ControlResponse;
 pub use serving::{
-    PairNvram, PairStatus, PortalStatus, RefusedStatus, ServingPhase, ServingStatus, TargetStatus,
-    UnitStatus,
+    ObjectDriveStatus, PairNvram, PairStatus, PortalStatus, RefusedStatus, ServingPhase,
+    ServingStatus, TargetStatus, UnitStatus,
 };
 pub use session::{CompressionStatus, ConnectionStatus, EnsembleStatus, PathStatus, SessionStatus};
 pub use time_figures::{CommandCounts, PduLengths, ResponseTimes};

@@ -1,6 +1,6 @@
 //! The status of a process that serves volumes: `forebay status --json`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use names::{Gln, NamingProblem};
 use serde::{Deserialize, Serialize};
@@ -161,8 +161,32 @@ pub struct UnitStatus {
     /// The claim of a gateway's cache on the unit, or the last one that was in force.
     #[serde(default)]
     pub claim: Option<ClaimStatus>,
+    /// Figures of an object drive; `None` for a disk, whose keys in JSON are those above and below only.
+    #[serde(default, flatten, skip_serializing_if = "Option::is_none")]
+    pub drive: Option<ObjectDriveStatus>,
     /// Layers of the stack, the bottom layer first.
     pub layers: Vec<LayerStatus>,
+}
+
+/// The status of a unit that is an object drive.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct ObjectDriveStatus {
+    /// Always "object".
+    pub kind: String,
+    /// Number of user objects and collections.
+    pub objects: u64,
+    /// Bytes of data blocks in use.
+    pub used_bytes: u64,
+    /// Bytes of all data blocks.
+    pub capacity_bytes: u64,
+    /// Blocks since the start that did not match their checksum, and had no good copy.
+    pub damaged_blocks: u64,
+    /// Blocks since the start that did not match their checksum, and were repaired from another copy.
+    pub repaired_blocks: u64,
+    /// Number of commands since the start by service action.
+    pub service_actions: BTreeMap<String, u64>,
+    /// Number of commands since the start that the check of capabilities refused, by reason.
+    pub refused: BTreeMap<String, u64>,
 }
 
 impl UnitStatus {

@@ -54,7 +54,8 @@ use control::{Failure, ServingPhase, UnitName};
 use parking_lot::Mutex;
 use scsi::ClaimReport;
 use stack::{
-    NotOpened, OpenedStack, SlicedFiles, StackContext, StackInput, records::Records, unit_state,
+    NotOpened, OpenedStack, SlicedFiles, StackContext, StackInput, object_drive::ServedDrive,
+    records::Records, unit_state,
 };
 use target::{PortalGroup, Redirect, TargetServer};
 use tokio::task::JoinSet;
@@ -136,15 +137,33 @@ struct ServedUnit {
     serial: String,
     opened: Arc<OpenedStack>,
     unit: Arc<dyn LogicalUnit>,
+    /// The object drive on the stack; `None` for a disk.
+    drive: Option<Arc<ServedDrive>>,
 }
 
 impl ServedUnit {
+    /// Saves all data that must not be lost: of the drive first, because it uses the stack.
+    async fn stop(&self) -> Result<(), Failure> {
+        let closed = match &self.drive {
+            Some(drive) => drive.close().await,
+            None => Ok(()),
+        };
+        closed.and(self.opened.stop().await)
+    }
+
     /// Returns the unit's ability to move to another node.
     ///
     /// # Errors
     /// Units of this device type cannot move.
     fn movable(&self) -> Result<&dyn MovableUnit, Failure> {
         self.unit.abilities().moves.ok_or_else(|| {
+            if self.drive.is_some() {
+                return Failure::new(format!(
+                    "LUN {} is an object drive, which cannot move to another node",
+                    self.lun
+                ))
+                .remedy("serve another drive at the other node, and let a client copy the objects to it");
+            }
             Failure::new(format!("LUN {} cannot move to another node", self.lun))
                 .remedy("its device type does not support moves")
         })
@@ -286,10 +305,10 @@ async fn open_unit(
             let opened = open_with(settings, target, unit, naming, files, given).await?;
             Ok(shown_unit(settings, target, unit, opened)?)
         }
-        UnitKind::Object => Err(NotOpened::Failed(
-            Failure::settings(format!("{} LUN {} is an object drive", target.name, unit.lun))
-                .remedy("serve it with a version of this program that has object drives"),
-        )),
+        UnitKind::Object => {
+            let opened = open_with(settings, target, unit, naming, files, given).await?;
+            shown_drive(settings, target, unit, opened).await
+        }
     }
 }
 
@@ -308,7 +327,41 @@ fn shown_unit(
     identity.product.clone_from(&unit.product);
     let top = Arc::clone(&opened.top);
     let shown = unit_state::open_unit(unit, top, identity, settings.state.as_deref())?;
-    Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: shown })
+    Ok(ServedUnit { lun: unit.lun, serial, opened: Arc::new(opened), unit: shown, drive: None })
+}
+
+/// Opens the object drive on top of an opened stack.
+async fn shown_drive(
+    settings: &Settings,
+    target: &IscsiTargetSettings,
+    unit: &Unit,
+    opened: OpenedStack,
+) -> Result<ServedUnit, NotOpened> {
+    let identity = drive_identity(target, unit);
+    let serial = identity.serial.clone();
+    let top = Arc::clone(&opened.top);
+    let drive = match ServedDrive::open(unit, top, identity, settings.state.as_deref()).await {
+        Ok(drive) => Arc::new(drive),
+        Err(refused) => {
+            if let Err(failure) = opened.stop().await {
+                tracing::error!(serial, %failure, "the layers below a refused drive cannot be closed");
+            }
+            return Err(refused);
+        }
+    };
+    let shown = drive.unit();
+    let opened = Arc::new(opened);
+    Ok(ServedUnit { lun: unit.lun, serial, opened, unit: shown, drive: Some(drive) })
+}
+
+/// Returns the names of a unit that is an object drive.
+pub fn drive_identity(target: &IscsiTargetSettings, unit: &Unit) -> UnitIdentity {
+    let identity = UnitIdentity::new(&serial(target, unit)).with_target(&target.name.0);
+    let product = match unit.product == Unit::default().product {
+        true => "OBJECT DRIVE".to_owned(),
+        false => unit.product.clone(),
+    };
+    UnitIdentity { product, ..identity }
 }
 
 /// Makes the unit that exports the leg of a pair's log to the partner. Each call makes a unit with another serial
@@ -325,7 +378,7 @@ fn shown_half(
     let mut identity = UnitIdentity::new(&serial).with_target(&target.name.0);
     identity.product.clone_from(&unit.product);
     let shown = unit_state::open_unit(unit, Arc::clone(&opened.top), identity, None)?;
-    Ok(ServedUnit { lun: unit.lun, serial, opened, unit: shown })
+    Ok(ServedUnit { lun: unit.lun, serial, opened, unit: shown, drive: None })
 }
 
 /// Opens the stack of a unit for a command; its volume is not announced. The first stack in the result is that of the
@@ -410,7 +463,7 @@ pub fn serial(target: &IscsiTargetSettings, unit: &Unit) -> String {
 
 /// Closes units concurrently, so that no acknowledged write is lost. Returns the first failure.
 async fn stop_units(units: &[ServedUnit]) -> Result<(), Failure> {
-    let stopped = units.iter().map(|unit| unit.opened.stop());
+    let stopped = units.iter().map(ServedUnit::stop);
     futures_util::future::join_all(stopped).await.into_iter().collect()
 }
 

@@ -57,6 +57,7 @@ pub(super) fn movable(
     let refused = |what: &str, remedy: &str| {
         Err(Failure::new(format!("{name} cannot be moved: {what}")).remedy(remedy))
     };
+    served.movable()?;
     if target.unit.len() != 1 {
         return refused("it has several units", "give the volume a target of its own, and restart");
     }

@@ -126,6 +126,7 @@ impl ServedTarget {
                 bytes: geometry.bytes(),
                 block_size: geometry.block_size,
                 claim: claim(&*unit.unit),
+                drive: unit.drive.as_ref().map(|drive| drive.status()),
                 layers: unit.opened.status(),
             }
         });

@@ -5,7 +5,9 @@
 //! name, and change the keys of its layers that can change while in use, such as the destage rate. Every other
 //! difference is refused with a reason, and so is each change of a setting that is read only at the start.
 
-use config::{Address, IscsiTargetSettings, Layer, LayerChange, PortalSettings, Settings, Unit};
+use config::{
+    Address, IscsiTargetSettings, Layer, LayerChange, PortalSettings, Settings, Unit, UnitKind,
+};
 use control::ReloadChanges;
 
 #[derive(Debug, Default)]
@@ -193,6 +195,9 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
     if (&old.serial, &old.product) != (&new.serial, &new.product) {
         return refused("initiators know a disk by its serial number and product; restart");
     }
+    if (old.kind, &old.object) != (new.kind, &new.object) {
+        return refused("the table of an object drive is read at the start only; restart");
+    }
     // Convert the old unit into one that may differ in sizes, rates and the volume's name only. If it then differs from
     // the new unit, the change is refused.
     let mut same = old.clone();
@@ -215,12 +220,18 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
     if same != *new || (grown.is_empty() && paced.is_empty()) {
         return refused(OTHER_DATA);
     }
+    if new.kind == UnitKind::Object && !grown.is_empty() {
+        return refused(FIXED_DRIVE);
+    }
     grown.append(&mut paced);
     UnitReloadChange::Small(grown.join(", "))
 }
 
 const OTHER_DATA: &str = "its layers differ, and initiators would see other data on the same disk; remove the \
                           unit with one reload and add it with the next, or restart";
+
+/// The reason why an object drive cannot grow.
+pub const FIXED_DRIVE: &str = "an object drive keeps the size with which it was formatted";
 
 /// Returns the reason why a unit with this bottom layer cannot grow.
 pub fn fixed_size(unit: &Unit) -> Option<String> {
@@ -356,6 +367,20 @@ mod tests {
             let more = format!("{rate}, dirty_age = '1s'");
             check(&cached(""), &cached(&more), "refused: iqn.a:a LUN 0: its layers differ");
         }
+    }
+
+    #[test]
+    fn the_table_and_the_size_of_an_object_drive_cannot_change() {
+        let drive = |size: &str, keys: &str| {
+            let unit = target("a", &DISK.replace("1MiB", size));
+            let unit = unit.replacen("stack", "kind = 'object'\nstack", 1);
+            format!("{unit}[target.unit.object]\nsecurity = 'nosec'\n{keys}")
+        };
+        let small = drive("16MiB", "");
+        let text = "refused: iqn.a:a LUN 0: the table of an object drive is read at the start";
+        check(&small, &drive("16MiB", "nonces = 2000\n"), text);
+        let text = "refused: iqn.a:a LUN 0: an object drive keeps the size";
+        check(&small, &drive("32MiB", ""), text);
     }
 
     #[test]

@@ -14,7 +14,7 @@
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
-use config::{Address, File, IscsiTargetSettings, Layer, Settings, Unit, login_rules};
+use config::{Address, File, IscsiTargetSettings, Layer, Settings, Unit, UnitKind, login_rules};
 use control::{Failure, ReloadChanges, ServingPhase};
 use stack::{NotOpened, OpenedStack, StackInput};
 use target::Listener;
@@ -394,6 +394,10 @@ impl Node {
     pub async fn resize(&self, target: &str, lun: u16, bytes: Option<u64>) -> Result<u64, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         let (opened, unit) = self.unit(target, lun)?;
+        if unit.kind == UnitKind::Object {
+            return Err(Failure::new(plan::FIXED_DRIVE)
+                .remedy("serve a new drive on a larger volume, and copy the objects to it"));
+        }
         let sized = |layer: &Layer| matches!(layer, Layer::File(File { size: Some(_), .. }));
         if unit.stack.iter().any(sized) {
             return Err(Failure::new("the settings specify the size of its file")

@@ -10,6 +10,7 @@ mod not_opened;
 mod older_content;
 pub mod confirmed_writes;
 pub mod unit_state;
+pub mod object_drive;
 pub mod records;
 pub mod congestion;
 pub mod key_file;

@@ -56,7 +56,7 @@ pub fn check(folder: &Path, identity: &UnitIdentity) -> Result<(), Failure> {
     read.map(drop).map_err(|error| cannot_use(folder, &identity.serial, &error))
 }
 
-fn cannot_use(folder: &Path, serial: &str, error: &io::Error) -> Failure {
+pub(crate) fn cannot_use(folder: &Path, serial: &str, error: &io::Error) -> Failure {
     let what = format!("cannot use the records of unit {serial} in {}: {error}", folder.display());
     let remedy = match error.kind() {
         io::ErrorKind::InvalidData => {

@@ -175,6 +175,7 @@ impl AttachmentResponder {
                 bytes: geometry.bytes(),
                 block_size: geometry.block_size,
                 claim: None,
+                drive: None,
                 layers: opened.status(),
             }
         });

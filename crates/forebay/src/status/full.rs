@@ -1,12 +1,12 @@
 //! Prints the complete status of a process as tables for people: `forebay status --all`.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use comfy_table::{Cell, CellAlignment, Table};
 use config::quantity::about;
 use control::{
-    AttachedVolumeStatus, CompressionStatus, LayerStatus, PairNvram, PairStatus, PortalStatus,
-    RefusedStatus, ServingPhase, ServingStatus, SessionStatus, TargetStatus,
+    AttachedVolumeStatus, CompressionStatus, LayerStatus, ObjectDriveStatus, PairNvram, PairStatus,
+    PortalStatus, RefusedStatus, ServingPhase, ServingStatus, SessionStatus, TargetStatus,
 };
 use serde_json::{Map, Value};
 
@@ -52,6 +52,9 @@ pub fn for_people(status: &ServingStatus) -> String {
             );
             if let Some(claim) = &unit.claim {
                 let _ = writeln!(text, "{claim}");
+            }
+            if let Some(drive) = &unit.drive {
+                text += &drive_in_words(drive);
             }
             let _ = writeln!(text, "{}", layers(&unit.layers));
         }
@@ -130,6 +133,33 @@ pub fn pair_in_words(pair: &PairStatus) -> String {
     }
     if let Some(reason) = &pair.reason {
         let _ = write!(text, " ({reason})");
+    }
+    text
+}
+
+/// Describes an object drive: what it holds, the commands since its start, and those that were refused.
+fn drive_in_words(drive: &ObjectDriveStatus) -> String {
+    let counted = |counts: &BTreeMap<String, u64>| {
+        let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        counts.join(", ")
+    };
+    let mut text = format!(
+        "object drive: {} objects, {} in use of {}\n",
+        drive.objects,
+        about(drive.used_bytes),
+        about(drive.capacity_bytes)
+    );
+    for (what, counts) in [("commands", &drive.service_actions), ("refused", &drive.refused)] {
+        if !counts.is_empty() {
+            let _ = writeln!(text, "{what}: {}", counted(counts));
+        }
+    }
+    if drive.damaged_blocks + drive.repaired_blocks > 0 {
+        let _ = writeln!(
+            text,
+            "{} damaged blocks, {} repaired from another copy",
+            drive.damaged_blocks, drive.repaired_blocks
+        );
     }
     text
 }
@@ -318,6 +348,7 @@ mod tests {
             serial: "S".into(),
             bytes: 1 << 30,
             block_size: 512,
+            drive: None,
             claim: None,
             layers: vec![layer],
         };

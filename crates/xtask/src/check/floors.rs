@@ -48,7 +48,7 @@ const PLACES: &[CrateFloor] = &[
     place("drive", 3, &["object", "osd", "scsi", "unit", "volume"]),
     place("config", 4, &["cache", "control", "initiator", "iscsi", "names", "target", "transport", "unit", "volume"]),
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
-    place("stack", 5, &["cache", "config", "control", "fairtcp", "initiator", "iscsi", "names", "osd", "scsi", "transport", "unit", "volume"]),
+    place("stack", 5, &["cache", "config", "control", "drive", "fairtcp", "initiator", "iscsi", "names", "osd", "scsi", "transport", "unit", "volume"]),
     place("lab", 5, &["control", "fairtcp", "program", "rig", "wan", "workload"]),
     place("bench", 5, &["program", "rawclient", "rig", "workload"]),
     place("node", 6, &["cache", "config", "control", "initiator", "names", "scsi", "stack", "target", "transport", "unit", "volume"]),

@@ -1,0 +1,231 @@
+//! A unit that is an object drive: it is opened on the layers of a stack, and closed before them.
+
+use std::{path::Path, sync::Arc};
+
+use config::{DriveSecurity, ObjectDriveSettings, Unit, read_master_key_file};
+use control::{Failure, ObjectDriveStatus};
+use drive::{
+    DriveIdentity, DriveOptions, DriveStore, Limits, ListLimits, ObjectUnit, OpenError,
+    security::{DriveClock, HostTime, KeyStoreError, Security, SecuritySettings, parse_master_key},
+};
+use osd::security::{KeyPair, SecurityMethod, SystemId};
+use unit::{LogicalUnit, PrimaryUnit, UnitIdentity};
+use volume::Stack;
+
+use crate::{
+    not_opened::NotOpened,
+    unit_state::{StateFiles, cannot_use},
+};
+
+/// An object drive that is served.
+pub struct ServedDrive {
+    unit: Arc<ObjectUnit<DriveStore>>,
+    store: Arc<DriveStore>,
+}
+
+impl ServedDrive {
+    /// Opens the drive on `top`, and formats a volume of zeros. With a folder, the unit keeps reservations in it.
+    ///
+    /// # Errors
+    /// The key file or the records cannot be used, or the volume is not a drive of this key.
+    pub async fn open(
+        unit: &Unit,
+        top: Stack,
+        identity: UnitIdentity,
+        folder: Option<&Path>,
+    ) -> Result<Self, NotOpened> {
+        let settings = unit.object.clone().unwrap_or_default();
+        let master = settings.master_key_file.as_deref().map(read_master_key).transpose()?;
+        let system = settings.system_id().unwrap_or_else(|| system_id(&identity));
+        let primary = open_primary(identity.clone(), folder)?;
+        let clock = Arc::new(DriveClock::new(HostTime::default()));
+        let options = DriveOptions {
+            limits: limits(&settings),
+            identity: drive_identity(&identity, system),
+            clock: Arc::<DriveClock>::clone(&clock),
+        };
+        let serial = &identity.serial;
+        let opened = DriveStore::open(top, options).await;
+        let store = Arc::new(opened.map_err(|error| refused_volume(serial, &error))?);
+        let checks = SecuritySettings {
+            least: least(settings.security),
+            nonce_window_ms: settings.nonce_window.0.as_millis() as u64,
+            nonces: settings.nonces as usize,
+            system,
+        };
+        let security = match Security::open(&*store, checks, master, clock).await {
+            Ok(security) => security,
+            Err(error) => {
+                // Nothing was written since the start that would have to be saved.
+                let _ = store.close().await;
+                return Err(refused_keys(serial, &settings, &error));
+            }
+        };
+        let lists = ListLimits {
+            entries: settings.list_entries as usize,
+            bytes: settings.list_bytes.0 as u32,
+        };
+        let unit = ObjectUnit::new(primary, Arc::clone(&store), security, lists);
+        Ok(Self { unit: Arc::new(unit), store })
+    }
+
+    /// Returns the unit that hosts see.
+    #[must_use]
+    pub fn unit(&self) -> Arc<dyn LogicalUnit> {
+        Arc::<ObjectUnit<DriveStore>>::clone(&self.unit)
+    }
+
+    /// Makes all changes stable, and marks the drive as closed. Later commands fail.
+    ///
+    /// # Errors
+    /// The volume failed.
+    pub async fn close(&self) -> Result<(), Failure> {
+        let stopped = self.unit.security().clock().stop(&*self.store).await;
+        let closed = self.store.close().await;
+        stopped.and(closed).map_err(|error| {
+            let serial = &self.unit.primary().identity().serial;
+            Failure::new(format!("the object drive {serial} cannot be closed: {error}")).remedy(
+                "check the disk of the unit; changes that clients did not flush may be lost, and flushed ones are \
+                 not: the drive goes on at the next start",
+            )
+        })
+    }
+
+    #[must_use]
+    pub fn status(&self) -> ObjectDriveStatus {
+        let statistics = self.store.statistics();
+        let refused = self.unit.security().refused().counted();
+        ObjectDriveStatus {
+            kind: "object".to_owned(),
+            objects: statistics.objects,
+            used_bytes: statistics.used_bytes,
+            capacity_bytes: statistics.capacity_bytes,
+            damaged_blocks: statistics.damaged_blocks,
+            repaired_blocks: statistics.repaired_blocks,
+            service_actions: self
+                .unit
+                .performed()
+                .map(|(action, count)| (action.name().to_owned(), count))
+                .collect(),
+            refused: refused.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+        }
+    }
+}
+
+/// Reads a master key from a file that only the user of this process may read.
+///
+/// # Errors
+/// The file cannot be read or used, or its content is no master key.
+pub fn read_master_key(path: &Path) -> Result<KeyPair, Failure> {
+    let content = read_master_key_file(path)
+        .map_err(|(message, remedy)| Failure::settings(message).remedy(remedy))?;
+    parse_master_key(&content).map_err(|error| {
+        Failure::settings(format!("the master key file {} {error}", path.display()))
+            .remedy("restore the file from a copy, or name the right one as `master_key_file`")
+    })
+}
+
+/// Derives the OSD SYSTEM ID from the serial number: F1h 81h, the length 16, and the unit's NAA designator.
+#[must_use]
+pub fn system_id(identity: &UnitIdentity) -> SystemId {
+    let mut id = [0; 20];
+    id[..4].copy_from_slice(&[0xf1, 0x81, 0x00, 0x10]);
+    id[4..].copy_from_slice(&identity.naa);
+    id
+}
+
+fn open_primary(identity: UnitIdentity, folder: Option<&Path>) -> Result<PrimaryUnit, Failure> {
+    let Some(folder) = folder else { return Ok(PrimaryUnit::new(identity)) };
+    let serial = identity.serial.clone();
+    StateFiles::open(folder, &identity)
+        .and_then(|files| {
+            let files: Arc<dyn unit::UnitStore> = Arc::new(files);
+            PrimaryUnit::open(identity, &files)
+        })
+        .map_err(|error| cannot_use(folder, &serial, &error))
+}
+
+/// Returns the names of the drive in its root page.
+#[must_use]
+pub fn drive_identity(identity: &UnitIdentity, system: SystemId) -> DriveIdentity {
+    DriveIdentity {
+        system_id: system,
+        vendor: identity.vendor.clone(),
+        product: identity.product.clone(),
+        revision: identity.revision.clone(),
+        serial: identity.serial.clone(),
+    }
+}
+
+/// Returns the limits of the settings, as the store needs them.
+#[must_use]
+pub fn limits(settings: &ObjectDriveSettings) -> Limits {
+    Limits {
+        attribute_bytes: settings.attribute_bytes.0,
+        list_entries: settings.list_entries as usize,
+        list_bytes: settings.list_bytes.0 as usize,
+        collections: settings.collections_per_object as usize,
+        command_bytes: settings.command_bytes.0,
+        ..Limits::default()
+    }
+}
+
+fn least(security: DriveSecurity) -> SecurityMethod {
+    match security {
+        DriveSecurity::Nosec => SecurityMethod::NoSec,
+        DriveSecurity::Capkey => SecurityMethod::CapKey,
+        DriveSecurity::Cmdrsp => SecurityMethod::CmdRsp,
+        DriveSecurity::Alldata => SecurityMethod::AllData,
+    }
+}
+
+/// Returns the failure for a volume that was not opened as a drive. Other units can be served, except if the volume is
+/// too small, which is a wrong setting.
+fn refused_volume(serial: &str, error: &OpenError) -> NotOpened {
+    let failure = unopened(serial, error);
+    match error {
+        OpenError::TooSmall { .. } => NotOpened::Failed(failure),
+        _ => NotOpened::Refused(failure),
+    }
+}
+
+/// Returns the message and the remedy for a volume that was not opened as a drive.
+#[must_use]
+pub fn unopened(serial: &str, error: &OpenError) -> Failure {
+    // Some of the messages have their remedy on a second line.
+    let text = error.to_string();
+    let (message, own_remedy) = text.split_once('\n').unwrap_or((&text, ""));
+    let failure = Failure::new(format!("the object drive {serial} cannot be used: {message}"));
+    failure.remedy(match error {
+        OpenError::Foreign => {
+            "name the volume of the drive in `stack`; a new drive needs a volume of zeros, such as a file that does \
+             not exist yet"
+        }
+        OpenError::NewerVersion { .. } => own_remedy,
+        OpenError::TooSmall { .. } => "make the volume larger: change `size` in `stack`",
+        OpenError::Truncated { .. } => {
+            "the end of the volume is missing: restore the whole file or device, or correct the slice"
+        }
+        OpenError::Superblocks | OpenError::Tables(_) => {
+            "restore the volume from a copy; `forebay check` examines a copy without changing it"
+        }
+        OpenError::Volume(_) => "check the disk below the drive, and start again",
+    })
+}
+
+fn refused_keys(serial: &str, settings: &ObjectDriveSettings, error: &KeyStoreError) -> NotOpened {
+    let failure = Failure::new(format!("the object drive {serial} cannot be used: {error}"));
+    let remedy = match (error, &settings.master_key_file) {
+        (KeyStoreError::Sealed, Some(path)) => format!(
+            "restore the master key file with which the drive was first served as {}",
+            path.display()
+        ),
+        (KeyStoreError::Sealed, None) => {
+            "set `master_key_file` to the file with which the drive was first served".to_owned()
+        }
+        (KeyStoreError::Store(_), _) => {
+            "check the disk below the drive, and start again".to_owned()
+        }
+    };
+    NotOpened::Refused(failure.remedy(remedy))
+}
