@@ -100,7 +100,8 @@ fn ask(
             Ok(answer) => return answer,
             Err(mpsc::RecvTimeoutError::Timeout) => meanwhile(),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(Failure::new("no process answers"));
+                return Err(Failure::new("no process answers")
+                    .remedy("repeat the command; `forebay status` shows what is attached"));
             }
         }
     }

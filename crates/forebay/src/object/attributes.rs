@@ -44,6 +44,7 @@ pub async fn attributes(
     for AttributeValue { name, value } in set {
         let value = hex::value(value).ok_or_else(|| {
             Failure::settings(format!("{value} has not pairs of hexadecimal digits after hex:"))
+                .remedy(hex::HEX_REMEDY)
         })?;
         values.push(Attribute { id: name.0, value: value.into() });
     }

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::{
     connect::{Drive, connect},
+    errors::OTHER_VERSION_REMEDY,
     hex,
 };
 use crate::{
@@ -115,7 +116,7 @@ async fn members(drive: &Drive<'_>, collection: ObjectAddress) -> Result<(), Fai
         let command = Command::ListCollection { collection, list };
         let reply = drive.command(&format!("list {collection}"), command).await?;
         let ReplyData::List(part) = reply.data else {
-            return Err(Failure::new("the drive returned no list"));
+            return Err(Failure::new("the drive returned no list").remedy(OTHER_VERSION_REMEDY));
         };
         found.extend(part.objects.iter().map(|object| object.id));
         if part.continuation == 0 {
@@ -145,6 +146,7 @@ pub async fn query(
     let criteria: Option<Vec<_>> = criteria.iter().map(criterion).collect();
     let criteria = criteria.ok_or_else(|| {
         Failure::settings("a bound has not pairs of hexadecimal digits after hex:")
+            .remedy(hex::HEX_REMEDY)
     })?;
     let drive = connect(args).await?;
     let mut request = ObjectRequest::new(Command::Query {
@@ -157,7 +159,7 @@ pub async fn query(
     request.continuation = Continuation::Query(Query { match_type, criteria });
     let reply = drive.perform(&format!("query {collection}"), request).await?;
     let ReplyData::List(ObjectList { objects, total_bytes, .. }) = reply.data else {
-        return Err(Failure::new("the drive returned no list"));
+        return Err(Failure::new("the drive returned no list").remedy(OTHER_VERSION_REMEDY));
     };
     let found: Vec<u64> = objects.iter().map(|object| object.id).collect();
     if total_bytes > 8 * found.len() as u64 {

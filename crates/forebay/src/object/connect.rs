@@ -31,7 +31,7 @@ pub async fn connect(args: &DriveArgs) -> Result<Drive<'_>, Failure> {
     let connected = RemoteObjects::connect(settings, credential(args)?, system).await;
     let objects = connected.map_err(|error| {
         Failure::new(format!("cannot use {}: {error}", args.url)).remedy(format!(
-            "see which units are there, and whether they admit this host: forebay ls {}",
+            "see which units are there, and whether they admit this host: `forebay ls {}`",
             args.url
         ))
     })?;

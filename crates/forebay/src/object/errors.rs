@@ -5,6 +5,10 @@ use object::ObjectError;
 
 use crate::cli::DriveArgs;
 
+/// The remedy for an answer that does not fit its command.
+pub const OTHER_VERSION_REMEDY: &str =
+    "use the same version of Forebay at both ends (forebay --version)";
+
 /// Returns the failure of an action, such as "read 10000h/10001h".
 pub fn failed(drive: &DriveArgs, action: &str, error: ObjectError) -> Failure {
     let failure = Failure::new(format!("cannot {action}: {error}"));
@@ -12,7 +16,7 @@ pub fn failed(drive: &DriveArgs, action: &str, error: ObjectError) -> Failure {
     let has_keys = drive.key_file.is_some();
     match error {
         ObjectError::NoSuchObject { .. } => {
-            failure.remedy(format!("see what exists: forebay object list {url}"))
+            failure.remedy(format!("see what exists: `forebay object list {url}`"))
         }
         ObjectError::Exists { .. } => {
             failure.remedy("name another identifier, or none, so that the drive chooses one")
@@ -21,27 +25,27 @@ pub fn failed(drive: &DriveArgs, action: &str, error: ObjectError) -> Failure {
             failure.remedy("remove what it contains first, or use --with-contents")
         }
         ObjectError::Quota { .. } => failure
-            .remedy(format!("remove objects, or enlarge the drive: forebay object info {url}")),
+            .remedy(format!("remove objects, or enlarge the drive: `forebay object info {url}`")),
         ObjectError::Damaged { .. } => failure
-            .remedy(format!("see what is damaged: forebay object verify {url}; restore it from a copy")),
+            .remedy(format!("see what is damaged: `forebay object verify {url}`; restore it from a copy")),
         ObjectError::FormatInProgress => failure.remedy("try again when it has ended"),
         ObjectError::Unreachable(_) => {
-            failure.remedy(format!("check that the drive is served: forebay ls {url}"))
+            failure.remedy(format!("check that the drive is served: `forebay ls {url}`"))
         }
         ObjectError::NotGenuine(_) => failure.remedy(
             "do not trust the result: check that --key-file or --credential belongs to this drive, \
              and who can alter the connection",
         ),
         ObjectError::OutcomeUnknown => failure
-            .remedy(format!("see whether it was done before you repeat it: forebay object list {url}")),
+            .remedy(format!("see whether it was done before you repeat it: `forebay object list {url}`")),
         ObjectError::ChangesMayBeLost => {
             failure.remedy("repeat what you wrote since the last flush; a put continues with --resume")
         }
         ObjectError::Capability(_) if has_keys => failure.remedy(format!(
-            "if the drive or partition is new, set its keys: forebay object set-key {url} [PID] --key-file FILE"
+            "if the drive or partition is new, set its keys: `forebay object set-key {url} PID --key-file FILE`"
         )),
         ObjectError::Capability(_) if drive.credential.is_some() => {
-            failure.remedy("ask the drive's owner for another credential: forebay object grant")
+            failure.remedy("ask the drive's owner for another credential: `forebay object grant`")
         }
         ObjectError::Capability(_) => failure.remedy("sign: --key-file FILE or --credential FILE"),
         ObjectError::InvalidField { .. }

@@ -1,5 +1,9 @@
 //! Hexadecimal digits.
 
+/// The remedy for a value that does not parse.
+pub const HEX_REMEDY: &str =
+    "write two digits for each byte, such as hex:00ff, or text without hex:";
+
 pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -7,7 +7,10 @@ use object::{
 };
 use serde_json::json;
 
-use super::connect::{Drive, connect};
+use super::{
+    connect::{Drive, connect},
+    errors::OTHER_VERSION_REMEDY,
+};
 use crate::{
     cli::{DriveArgs, ObjectName},
     output::{print, print_line},
@@ -28,7 +31,7 @@ pub async fn list(
     let partition = partition.map_or(0, |name| name.0.partition);
     if partition == 0 && collections {
         return Err(Failure::settings("--collections needs a partition")
-            .remedy(format!("forebay object list {} PID --collections", args.url)));
+            .remedy(format!("`forebay object list {} PID --collections`", args.url)));
     }
     let drive = connect(args).await?;
     let mut rows = Vec::new();
@@ -102,7 +105,7 @@ impl Lister {
         let reply = drive.command(&format!("list {partition}"), command).await?;
         let ReplyData::List(ObjectList { objects, continuation, identifier, .. }) = reply.data
         else {
-            return Err(Failure::new("the drive returned no list"));
+            return Err(Failure::new("the drive returned no list").remedy(OTHER_VERSION_REMEDY));
         };
         if continuation != 0 {
             self.next = Some(ListRequest { first: continuation, identifier, ..list });
@@ -143,7 +146,7 @@ pub async fn runs_of(
         let command = Command::ReadMap { object, allocation_length: ALLOCATION, start, map_type };
         let reply = drive.command(&format!("read the map of {object}"), command).await?;
         let ReplyData::Map(part) = reply.data else {
-            return Err(Failure::new("the drive returned no map"));
+            return Err(Failure::new("the drive returned no map").remedy(OTHER_VERSION_REMEDY));
         };
         let is_last = part.len() < osd::runs_within(ALLOCATION);
         let end = part.last().map(|run| run.start.saturating_add(run.length));

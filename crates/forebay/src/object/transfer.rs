@@ -218,7 +218,8 @@ fn open(path: &Path) -> Result<(File, u64), Failure> {
     let file = File::open(path).map_err(cannot)?;
     let metadata = file.metadata().map_err(cannot)?;
     if !metadata.is_file() {
-        return Err(Failure::settings(format!("{} is not a plain file", path.display())));
+        let message = format!("{} is not a plain file", path.display());
+        return Err(Failure::settings(message).remedy("name a plain file"));
     }
     Ok((file, metadata.len()))
 }
@@ -245,7 +246,7 @@ fn continued(
     path: &Path,
 ) -> Failure {
     let again = format!(
-        "continue with: forebay object {act} {} {:#x}/{:#x} {} --resume",
+        "continue with: `forebay object {act} {} {:#x}/{:#x} {} --resume`",
         args.url,
         object.partition,
         object.object,

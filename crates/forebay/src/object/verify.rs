@@ -59,7 +59,7 @@ pub async fn run(args: &DriveArgs, name: Option<ObjectName>) -> Result<(), Failu
     match damaged.len() {
         0 => Ok(()),
         count => Err(Failure::new(format!("{count} of {objects} objects are damaged"))
-            .remedy("restore them from a copy: forebay object put")),
+            .remedy("restore them from a copy: `forebay object put`")),
     }
 }
 

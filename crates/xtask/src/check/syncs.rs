@@ -52,6 +52,7 @@ pub const PLACES: &[SyncCallSite] = &[
     place(23, "stack/src/records/file_id.rs", "id in the attributes of a volume file"),
     place(24, "stack/src/confirmed_writes.rs", "a new file of confirmed writes"),
     place(25, "stack/src/confirmed_writes.rs", "confirmed writes, once a second"),
+    place(26, "forebay/src/object/transfer.rs", "a file that `forebay object get` has written"),
 ];
 
 /// Identifiers that occur only in calls that make something stable.

@@ -108,6 +108,8 @@ pub const SITES: &[SyncSiteExpectation] = sites! {
         Some("without the file only an older copy is not recognized: no block is lost"), NEVER;
     25 &[], None,
         Some("as 24: it bounds the time for which an older copy is not recognized"), NEVER;
+    26 &[], None,
+        Some("it belongs to a client of an object drive, which no power mode runs"), NEVER;
 };
 
 fn is_volume_or_log(sync: &FaultFsSync) -> bool {
