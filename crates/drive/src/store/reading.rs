@@ -125,9 +125,11 @@ impl DriveCore {
         ranges: &[Range<u64>],
     ) -> Result<ObjectReply, ObjectError> {
         let now = self.now();
-        let (mut reply, plans, _token) = self
+        let (mut reply, plans, past_end, _token) = self
             .run(|transaction| {
                 let mut row = find_user(transaction, address)?;
+                // Not so if only the room of the initiator ends before the range does.
+                let past_end = ranges.iter().any(|range| range.end > row.length);
                 let mut plans = Vec::with_capacity(ranges.len());
                 let mut room = request.data_in_capacity;
                 for range in ranges {
@@ -142,13 +144,11 @@ impl DriveCore {
                 note_access(transaction, request, address, &mut row, now)?;
                 let conclusion = Conclusion::new(self, request, address, now);
                 let reply = conclude(transaction, &conclusion, &mut row, false)?;
-                Ok((reply, plans, transaction.enter_epoch()))
+                Ok((reply, plans, past_end, transaction.enter_epoch()))
             })
             .await?;
         let mut all = Data::new();
-        let mut past_end = false;
-        for ((present, plan), asked) in plans.iter().zip(ranges) {
-            past_end |= present.end < asked.end;
+        for (present, plan) in &plans {
             if present.start < present.end {
                 let blocks = self.read_plan(address, plan).await?;
                 let skip = (present.start % BLOCK) as usize;

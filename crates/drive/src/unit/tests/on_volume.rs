@@ -83,6 +83,30 @@ async fn keys_and_data_survive_a_restart_and_used_nonces_do_not() {
 }
 
 #[tokio::test]
+async fn a_short_buffer_is_no_read_past_the_end() {
+    let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::NoSec).await;
+    let run = async |command: Command, data: &[u8], data_in_capacity: u32| {
+        let task = bench.task(&bench.cdb(command).encode(), data.to_vec());
+        bench.unit.execute(Task { data_in_capacity, ..task }).await
+    };
+    let create = Command::CreatePartition { requested: PARTITION };
+    data_in(run(create, &[], 0).await);
+    let create = Command::Create { partition: PARTITION, requested: OBJECT.object, count: 1 };
+    data_in(run(create, &[], 0).await);
+    data_in(run(Command::Write { object: OBJECT, length: 5, start: 0 }, b"hello", 0).await);
+
+    let read = |length| Command::Read { object: OBJECT, length, start: 0 };
+    assert_eq!(data_in(run(read(5), &[], 3).await), b"hel");
+    assert_eq!(data_in(run(read(5), &[], 5).await), b"hello");
+    for (capacity, found) in [(6, &b"hello"[..]), (3, b"hel")] {
+        let completion = run(read(6), &[], capacity).await;
+        assert_eq!(codes(&completion), Some((0x3b, 0x17, None)));
+        assert_eq!(completion.data_in.into_bytes(), found);
+    }
+    bench.unit.store().close().await.unwrap();
+}
+
+#[tokio::test]
 async fn every_reported_service_action_is_known_and_no_other() {
     let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::NoSec).await;
     let all = [0xa3, 0x0c, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
