@@ -12,8 +12,9 @@ mod performed;
 mod data_out;
 mod data_in;
 mod own_attributes;
-mod run;
 mod description;
+mod accessors;
+mod run;
 
 use std::{
     collections::HashMap,
@@ -80,33 +81,6 @@ impl<S: DriveBacking> ObjectUnit<S> {
             tokens: Mutex::default(),
             performed: PerformedCounters::default(),
         }
-    }
-
-    /// Returns the check of commands, with the numbers of refused ones.
-    #[must_use]
-    pub fn security(&self) -> &Security {
-        &self.drive.security
-    }
-
-    #[must_use]
-    pub fn store(&self) -> &S {
-        &self.drive.store
-    }
-
-    #[must_use]
-    pub fn primary(&self) -> &PrimaryUnit {
-        &self.primary
-    }
-
-    /// Returns the service actions of the commands that were begun since the start, with their
-    /// numbers.
-    pub fn performed(&self) -> impl Iterator<Item = (ServiceAction, u64)> + '_ {
-        self.performed.counted()
-    }
-
-    /// Returns the security token of a nexus.
-    fn token(&self, nexus: u64) -> [u8; TOKEN_BYTES] {
-        self.tokens.lock().get(&nexus).copied().unwrap_or_default()
     }
 
     fn description(&self, nexus: u64) -> Description<'_> {
