@@ -101,7 +101,7 @@ impl TimeSource for TestTime {
 
 /// A store of a few objects.
 pub(crate) struct MemoryStore {
-    objects: Mutex<BTreeMap<ObjectAddress, Object>>,
+    objects: Mutex<Objects>,
     records: Mutex<BTreeMap<String, Bytes>>,
     fails_records: AtomicBool,
     created: AtomicU64,
@@ -112,6 +112,8 @@ pub(crate) struct MemoryStore {
     /// READ waits for a permit if this is set.
     held: Mutex<Option<Arc<Semaphore>>>,
 }
+
+type Objects = BTreeMap<ObjectAddress, Object>;
 
 struct Object {
     object_type: ObjectType,
@@ -201,174 +203,230 @@ impl MemoryStore {
         }
         let mut objects = self.objects.lock();
         let mut reply = ObjectReply::default();
-        let mut address = request.command.object();
-        match request.command {
-            Command::FormatOsd { .. } => objects.retain(|address, _| address.is_root()),
-            Command::CreatePartition { requested } => {
-                address = ObjectAddress::partition(requested.max(PARTITION));
-                create(&mut objects, &self.created, address, ObjectType::Partition)?;
-            }
-            Command::Create { partition, requested, count } => {
-                exists(&objects, ObjectAddress::partition(partition))?;
-                let last = objects.range(..ObjectAddress::new(partition + 1, 0)).next_back();
-                let next = last.map_or(0, |(address, _)| address.object + 1);
-                let first = if requested == 0 { next.max(FIRST_IDENTIFIER) } else { requested };
-                for id in first..first + u64::from(count) {
-                    address = ObjectAddress::new(partition, id);
-                    create(&mut objects, &self.created, address, ObjectType::UserObject)?;
-                    let object_type = ObjectType::UserObject;
-                    reply.members.push(ListedObject { id, object_type, attributes: Vec::new() });
-                }
-            }
-            Command::CreateCollection { partition, requested } => {
-                exists(&objects, ObjectAddress::partition(partition))?;
-                address = ObjectAddress::new(partition, requested);
-                create(&mut objects, &self.created, address, ObjectType::Collection)?;
-            }
-            Command::CreateAndWrite { partition, requested, start, .. } => {
-                exists(&objects, ObjectAddress::partition(partition))?;
-                address = ObjectAddress::new(partition, requested);
-                create(&mut objects, &self.created, address, ObjectType::UserObject)?;
-                write(&mut exists_mut(&mut objects, address)?.data, start, &request.data);
-            }
-            Command::Write { start, .. } => {
-                let object = exists_mut(&mut objects, address)?;
-                match &request.continuation {
-                    Continuation::ScatterGather(entries) => {
-                        let mut at = 0;
-                        for ScatterEntry { start, length } in entries {
-                            let part = request.data.slice(at, *length as usize);
-                            write(&mut object.data, *start, &part);
-                            at += *length as usize;
-                        }
-                    }
-                    _ => write(&mut object.data, start, &request.data),
-                }
-            }
-            Command::Append { .. } => {
-                let object = exists_mut(&mut objects, address)?;
-                reply.current.append_start = object.data.len() as u64;
-                write(&mut object.data, reply.current.append_start, &request.data);
-            }
-            Command::Clear { start, length, .. } => {
-                let zeros = Data::zeros(length as usize);
-                write(&mut exists_mut(&mut objects, address)?.data, start, &zeros);
-            }
-            Command::Punch { start, length, .. } => {
-                let data = &mut exists_mut(&mut objects, address)?.data;
-                let end = (start.saturating_add(length)).min(data.len() as u64) as usize;
-                data.drain((start as usize).min(end)..end);
-            }
-            Command::Read { start, length, .. } => {
-                let data = &exists(&objects, address)?.data;
-                let one = [ScatterEntry { start, length }];
-                let entries = match &request.continuation {
-                    Continuation::ScatterGather(entries) => &entries[..],
-                    _ => &one,
-                };
-                let mut bytes = Vec::new();
-                for ScatterEntry { start, length } in entries {
-                    let (start, end) = (*start as usize, start.saturating_add(*length) as usize);
-                    let stored = start.min(data.len())..end.min(data.len());
-                    if end > data.len() {
-                        reply.read_past_end = Some((bytes.len() + stored.len()) as u64);
-                    }
-                    bytes.extend_from_slice(&data[stored]);
-                }
-                reply.data = ReplyData::Bytes(bytes.into());
-            }
-            Command::List { partition, list } => {
-                let is_listed = |address: &ObjectAddress| match partition {
-                    0 => address.is_partition(),
-                    _ => address.partition == partition && address.object != 0,
-                };
-                let listed = objects.iter().filter(|(address, _)| is_listed(address));
-                let id = |address: &ObjectAddress| match partition {
-                    0 => address.partition,
-                    _ => address.object,
-                };
-                let listed = listed.filter(|(address, _)| id(address) >= list.first);
-                let listed: Vec<_> = listed
-                    .map(|(address, object)| ListedObject {
-                        id: id(address),
-                        object_type: object.object_type,
-                        attributes: Vec::new(),
-                    })
-                    .collect();
-                let total_bytes = 8 * listed.len() as u64;
-                let list = ObjectList { objects: listed, total_bytes, ..ObjectList::default() };
-                reply.data = ReplyData::List(list);
-            }
-            Command::ReadMap { .. } => {
-                let length = exists(&objects, address)?.data.len() as u64;
-                let run = MapRun { kind: MapRunKind::Written, start: 0, length };
-                reply.data = ReplyData::Map(vec![run]);
-            }
-            Command::CopyUserObjects { .. } => {
-                let Continuation::CopySource(source) = &request.continuation else {
-                    return Err(ObjectError::Unsupported);
-                };
-                let data = exists(&objects, source.object)?.data.clone();
-                create(&mut objects, &self.created, address, ObjectType::UserObject)?;
-                exists_mut(&mut objects, address)?.data = data;
-            }
-            _ => {}
-        }
+        let address = self.create_objects(&mut objects, request, &mut reply)?;
+        change_data(&mut objects, request, &mut reply)?;
+        read_data(&objects, request, &mut reply)?;
+        list(&objects, request, &mut reply);
         let object = exists_mut(&mut objects, address)?;
-        for attribute in &request.set {
-            if (attribute.id.page, attribute.id.number) == (1, 0x82) {
-                let length = attribute.value.as_ref().try_into().map_or(0, u64::from_be_bytes);
-                object.data.resize(length as usize, 0);
-            }
-            object.attributes.insert(attribute.id, attribute.value.clone());
-        }
-        for selection in &request.get {
-            match *selection {
-                AttributeSelection::One(id) => {
-                    let length = Bytes::copy_from_slice(&(object.data.len() as u64).to_be_bytes());
-                    let value = match (id.page, id.number) {
-                        (1, 0x81 | 0x82) => Some(length),
-                        _ => object.attributes.get(&id).cloned(),
-                    };
-                    let value = value.unwrap_or_default();
-                    reply.attributes.push(Attribute { id, value });
-                }
-                AttributeSelection::PageFormat(page) => {
-                    let value = |id: AttributeId| object.attributes.get(&id).cloned();
-                    reply.page = Some(osd::encode_page(page, value).into());
-                }
-                AttributeSelection::Page(page) => {
-                    let in_page = |(id, _): &(&AttributeId, &Bytes)| id.page == page;
-                    let found = object.attributes.iter().filter(in_page);
-                    let found =
-                        found.map(|(id, value)| Attribute { id: *id, value: value.clone() });
-                    reply.attributes.extend(found);
-                }
-                _ => {}
-            }
-        }
+        set_attributes(object, request);
+        get_attributes(object, request, &mut reply);
         reply.current = CurrentCommand {
             object_type: Some(object.object_type),
             object: address,
             ..reply.current
         };
-        let remove = |objects: &mut BTreeMap<_, _>| objects.remove(&address).is_some();
+        remove(&mut objects, request)?;
+        Ok(reply)
+    }
+
+    /// Performs the commands that create objects, and FORMAT OSD. Returns the object of the command.
+    fn create_objects(
+        &self,
+        objects: &mut Objects,
+        request: &ObjectRequest,
+        reply: &mut ObjectReply,
+    ) -> Result<ObjectAddress, ObjectError> {
+        let mut address = request.command.object();
         match request.command {
-            Command::Remove { .. } | Command::RemoveCollection { .. } => {
-                remove(&mut objects);
+            Command::FormatOsd { .. } => objects.retain(|address, _| address.is_root()),
+            Command::CreatePartition { requested } => {
+                address = ObjectAddress::partition(requested.max(PARTITION));
+                create(objects, &self.created, address, ObjectType::Partition)?;
             }
-            Command::RemovePartition { partition, with_contents } => {
-                let others = objects.range(address..).skip(1);
-                let mut others = others.take_while(|(other, _)| other.partition == partition);
-                if others.next().is_some() && !with_contents {
-                    return Err(ObjectError::NotEmpty { object: address });
+            Command::Create { partition, requested, count } => {
+                exists(objects, ObjectAddress::partition(partition))?;
+                let last = objects.range(..ObjectAddress::new(partition + 1, 0)).next_back();
+                let next = last.map_or(0, |(address, _)| address.object + 1);
+                let first = if requested == 0 { next.max(FIRST_IDENTIFIER) } else { requested };
+                for id in first..first + u64::from(count) {
+                    address = ObjectAddress::new(partition, id);
+                    create(objects, &self.created, address, ObjectType::UserObject)?;
+                    let object_type = ObjectType::UserObject;
+                    reply.members.push(ListedObject { id, object_type, attributes: Vec::new() });
                 }
-                objects.retain(|other, _| other.partition != partition);
+            }
+            Command::CreateCollection { partition, requested } => {
+                exists(objects, ObjectAddress::partition(partition))?;
+                address = ObjectAddress::new(partition, requested);
+                create(objects, &self.created, address, ObjectType::Collection)?;
+            }
+            Command::CreateAndWrite { partition, requested, start, .. } => {
+                exists(objects, ObjectAddress::partition(partition))?;
+                address = ObjectAddress::new(partition, requested);
+                create(objects, &self.created, address, ObjectType::UserObject)?;
+                write(&mut exists_mut(objects, address)?.data, start, &request.data);
+            }
+            Command::CopyUserObjects { .. } => {
+                let Continuation::CopySource(source) = &request.continuation else {
+                    return Err(ObjectError::Unsupported);
+                };
+                let data = exists(objects, source.object)?.data.clone();
+                create(objects, &self.created, address, ObjectType::UserObject)?;
+                exists_mut(objects, address)?.data = data;
             }
             _ => {}
         }
-        Ok(reply)
+        Ok(address)
     }
+}
+
+/// Performs the commands that change data.
+fn change_data(
+    objects: &mut Objects,
+    request: &ObjectRequest,
+    reply: &mut ObjectReply,
+) -> Result<(), ObjectError> {
+    let address = request.command.object();
+    match request.command {
+        Command::Write { start, .. } => {
+            let object = exists_mut(objects, address)?;
+            match &request.continuation {
+                Continuation::ScatterGather(entries) => {
+                    let mut at = 0;
+                    for ScatterEntry { start, length } in entries {
+                        let part = request.data.slice(at, *length as usize);
+                        write(&mut object.data, *start, &part);
+                        at += *length as usize;
+                    }
+                }
+                _ => write(&mut object.data, start, &request.data),
+            }
+        }
+        Command::Append { .. } => {
+            let object = exists_mut(objects, address)?;
+            reply.current.append_start = object.data.len() as u64;
+            write(&mut object.data, reply.current.append_start, &request.data);
+        }
+        Command::Clear { start, length, .. } => {
+            let zeros = Data::zeros(length as usize);
+            write(&mut exists_mut(objects, address)?.data, start, &zeros);
+        }
+        Command::Punch { start, length, .. } => {
+            let data = &mut exists_mut(objects, address)?.data;
+            let end = (start.saturating_add(length)).min(data.len() as u64) as usize;
+            data.drain((start as usize).min(end)..end);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Performs READ and READ MAP.
+fn read_data(
+    objects: &Objects,
+    request: &ObjectRequest,
+    reply: &mut ObjectReply,
+) -> Result<(), ObjectError> {
+    let address = request.command.object();
+    match request.command {
+        Command::Read { start, length, .. } => {
+            let data = &exists(objects, address)?.data;
+            let one = [ScatterEntry { start, length }];
+            let entries = match &request.continuation {
+                Continuation::ScatterGather(entries) => &entries[..],
+                _ => &one,
+            };
+            let mut bytes = Vec::new();
+            for ScatterEntry { start, length } in entries {
+                let (start, end) = (*start as usize, start.saturating_add(*length) as usize);
+                let stored = start.min(data.len())..end.min(data.len());
+                if end > data.len() {
+                    reply.read_past_end = Some((bytes.len() + stored.len()) as u64);
+                }
+                bytes.extend_from_slice(&data[stored]);
+            }
+            reply.data = ReplyData::Bytes(bytes.into());
+        }
+        Command::ReadMap { .. } => {
+            let length = exists(objects, address)?.data.len() as u64;
+            let run = MapRun { kind: MapRunKind::Written, start: 0, length };
+            reply.data = ReplyData::Map(vec![run]);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Performs LIST.
+fn list(objects: &Objects, request: &ObjectRequest, reply: &mut ObjectReply) {
+    let Command::List { partition, list } = request.command else { return };
+    let is_listed = |address: &ObjectAddress| match partition {
+        0 => address.is_partition(),
+        _ => address.partition == partition && address.object != 0,
+    };
+    let listed = objects.iter().filter(|(address, _)| is_listed(address));
+    let id = |address: &ObjectAddress| match partition {
+        0 => address.partition,
+        _ => address.object,
+    };
+    let listed = listed.filter(|(address, _)| id(address) >= list.first);
+    let listed: Vec<_> = listed
+        .map(|(address, object)| ListedObject {
+            id: id(address),
+            object_type: object.object_type,
+            attributes: Vec::new(),
+        })
+        .collect();
+    let total_bytes = 8 * listed.len() as u64;
+    let list = ObjectList { objects: listed, total_bytes, ..ObjectList::default() };
+    reply.data = ReplyData::List(list);
+}
+
+fn set_attributes(object: &mut Object, request: &ObjectRequest) {
+    for attribute in &request.set {
+        if (attribute.id.page, attribute.id.number) == (1, 0x82) {
+            let length = attribute.value.as_ref().try_into().map_or(0, u64::from_be_bytes);
+            object.data.resize(length as usize, 0);
+        }
+        object.attributes.insert(attribute.id, attribute.value.clone());
+    }
+}
+
+fn get_attributes(object: &Object, request: &ObjectRequest, reply: &mut ObjectReply) {
+    for selection in &request.get {
+        match *selection {
+            AttributeSelection::One(id) => {
+                let length = Bytes::copy_from_slice(&(object.data.len() as u64).to_be_bytes());
+                let value = match (id.page, id.number) {
+                    (1, 0x81 | 0x82) => Some(length),
+                    _ => object.attributes.get(&id).cloned(),
+                };
+                let value = value.unwrap_or_default();
+                reply.attributes.push(Attribute { id, value });
+            }
+            AttributeSelection::PageFormat(page) => {
+                let value = |id: AttributeId| object.attributes.get(&id).cloned();
+                reply.page = Some(osd::encode_page(page, value).into());
+            }
+            AttributeSelection::Page(page) => {
+                let in_page = |(id, _): &(&AttributeId, &Bytes)| id.page == page;
+                let found = object.attributes.iter().filter(in_page);
+                let found = found.map(|(id, value)| Attribute { id: *id, value: value.clone() });
+                reply.attributes.extend(found);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Performs the commands that remove objects.
+fn remove(objects: &mut Objects, request: &ObjectRequest) -> Result<(), ObjectError> {
+    let address = request.command.object();
+    match request.command {
+        Command::Remove { .. } | Command::RemoveCollection { .. } => {
+            objects.remove(&address);
+        }
+        Command::RemovePartition { partition, with_contents } => {
+            let others = objects.range(address..).skip(1);
+            let mut others = others.take_while(|(other, _)| other.partition == partition);
+            if others.next().is_some() && !with_contents {
+                return Err(ObjectError::NotEmpty { object: address });
+            }
+            objects.retain(|other, _| other.partition != partition);
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 fn write(data: &mut Vec<u8>, start: u64, bytes: &Data) {
@@ -378,7 +436,7 @@ fn write(data: &mut Vec<u8>, start: u64, bytes: &Data) {
 }
 
 fn create(
-    objects: &mut BTreeMap<ObjectAddress, Object>,
+    objects: &mut Objects,
     created: &AtomicU64,
     address: ObjectAddress,
     object_type: ObjectType,
@@ -392,17 +450,11 @@ fn create(
     Ok(())
 }
 
-fn exists(
-    objects: &BTreeMap<ObjectAddress, Object>,
-    object: ObjectAddress,
-) -> Result<&Object, ObjectError> {
+fn exists(objects: &Objects, object: ObjectAddress) -> Result<&Object, ObjectError> {
     objects.get(&object).ok_or(ObjectError::NoSuchObject { object })
 }
 
-fn exists_mut(
-    objects: &mut BTreeMap<ObjectAddress, Object>,
-    object: ObjectAddress,
-) -> Result<&mut Object, ObjectError> {
+fn exists_mut(objects: &mut Objects, object: ObjectAddress) -> Result<&mut Object, ObjectError> {
     objects.get_mut(&object).ok_or(ObjectError::NoSuchObject { object })
 }
 

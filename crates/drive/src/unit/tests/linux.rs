@@ -150,26 +150,7 @@ pub(super) async fn osd_test<S: DriveBacking>(bench: &Bench<S>) {
     assert_eq!(stored[4096..4608], data[3584..]);
     assert_eq!(stored[512..4096], [0; 3584], "never written");
 
-    let write = Libosd::new(Write, PID, 0x1_0000)
-        .range(4096, 0)
-        .data(&data)
-        .set(1, 9, b"the name of the object")
-        .get(&[(1, 0x81), (1, 0x82)], 64, 0);
-    let retrieved = good(write).await;
-    assert_eq!(retrieved.len(), 8 + 2 * 24);
-    assert_eq!(retrieved[24..32], 4096u64.to_be_bytes());
-    let read = Libosd::new(Read, PID, 0x1_0000)
-        .range(4096, 0)
-        .set(2, 1, &[0, 0, 0, 0, 1, 0, 0, 0])
-        .get(&[(3, 5), (3, 3)], 64, 4096);
-    let read = good(read).await;
-    assert_eq!(read[..4096], data);
-    assert_eq!(read[4096], 9, "the list of attributes follows the data");
-    good(Libosd::new(SetAttributes, PID, 0x1_0000).set(0x1_0000, 1, &[7; 16])).await;
-    let both = [(0x1_0000, 1), (1, 9)];
-    let values = good(Libosd::new(GetAttributes, PID, 0x1_0000).get(&both, 128, 0)).await;
-    assert_eq!(values[24..40], [7; 16]);
-    assert_eq!(values[56..78], *b"the name of the object");
+    osd_test_attributes(bench, &data).await;
 
     let mut flush = Libosd::new(Flush, PID, 0x1_0000);
     flush.cdb[11] |= 1;
@@ -181,6 +162,32 @@ pub(super) async fn osd_test<S: DriveBacking>(bench: &Bench<S>) {
     let gone = Libosd::new(Write, PID, 0x1_0000).range(4096, 0).data(&data).run(bench).await;
     assert_eq!(codes(&gone), Some((0x24, 0x00, Some(24))));
     assert_eq!(gone.sense.map(|sense| sense.key as u8), Some(5));
+}
+
+/// The part of the sequence with attributes: of an object with 4096 bytes, written again with `data`.
+async fn osd_test_attributes<S: DriveBacking>(bench: &Bench<S>, data: &[u8]) {
+    use ServiceAction::*;
+    let good = async |command: Libosd| data_in(command.run(bench).await);
+    let write = Libosd::new(Write, PID, 0x1_0000)
+        .range(4096, 0)
+        .data(data)
+        .set(1, 9, b"the name of the object")
+        .get(&[(1, 0x81), (1, 0x82)], 64, 0);
+    let retrieved = good(write).await;
+    assert_eq!(retrieved.len(), 8 + 2 * 24);
+    assert_eq!(retrieved[24..32], 4096u64.to_be_bytes());
+    let read = Libosd::new(Read, PID, 0x1_0000)
+        .range(4096, 0)
+        .set(2, 1, &[0, 0, 0, 0, 1, 0, 0, 0])
+        .get(&[(3, 5), (3, 3)], 64, 4096);
+    let read = good(read).await;
+    assert_eq!(read[..4096], *data);
+    assert_eq!(read[4096], 9, "the list of attributes follows the data");
+    good(Libosd::new(SetAttributes, PID, 0x1_0000).set(0x1_0000, 1, &[7; 16])).await;
+    let both = [(0x1_0000, 1), (1, 9)];
+    let values = good(Libosd::new(GetAttributes, PID, 0x1_0000).get(&both, 128, 0)).await;
+    assert_eq!(values[24..40], [7; 16]);
+    assert_eq!(values[56..78], *b"the name of the object");
 }
 
 #[tokio::test]
