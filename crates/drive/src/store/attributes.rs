@@ -11,7 +11,7 @@ use super::{
     disk::BLOCK,
     key,
     object_row::ObjectRow,
-    objects::{check_tables, find, find_typed, store},
+    object_rows::{check_tables, find, find_typed, store},
     options::{DriveIdentity, Limits},
     transaction::{Step, Stop, Transaction},
 };
@@ -185,7 +185,7 @@ pub(crate) fn leave(
     let collection = ObjectAddress::new(address.partition, collection);
     transaction.put(key::member(collection, address.object), None)?;
     let Some(row) = transaction.get(&key::object(collection))? else { return Ok(()) };
-    let mut parent = super::objects::decode(collection, &row)?;
+    let mut parent = super::object_rows::decode(collection, &row)?;
     parent.members.count = parent.members.count.saturating_sub(1);
     store(transaction, collection, &parent)
 }

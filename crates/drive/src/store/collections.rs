@@ -12,7 +12,8 @@ use super::{
     key,
     listing::ListSource,
     object_row::ObjectRow,
-    objects::{create_objects, decode, find_typed, remove_collection, remove_user, store},
+    object_rows::{decode, find_typed, store},
+    objects::{create_objects, remove_collection, remove_user},
     transaction::{Step, Stop, Transaction},
 };
 
@@ -178,7 +179,7 @@ impl DriveCore {
         }
         let mut reply = self
             .run(|transaction| {
-                let mut row = super::objects::find(transaction, collection)?;
+                let mut row = super::object_rows::find(transaction, collection)?;
                 conclude(
                     transaction,
                     &Conclusion::new(self, request, collection, now),

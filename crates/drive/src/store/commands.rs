@@ -15,10 +15,8 @@ use super::{
     key,
     listing::ListSource,
     object_row::{FROZEN, ObjectRow},
-    objects::{
-        create_objects, create_partition, decode, find, find_partition, find_user,
-        remove_collection, remove_partition, remove_user, store,
-    },
+    object_rows::{decode, find, find_partition, find_user, store},
+    objects::{create_objects, create_partition, remove_collection, remove_partition, remove_user},
     plans::{DataChange, clear_change, length_change, segments_of, write_change},
     reading::ranges_of,
     transaction::Stop,
@@ -58,7 +56,7 @@ impl DriveCore {
                 let change = write_change(&ranges_of(request, start, length)?, &request.data)?;
                 self.change(request, object, |_| Ok(change.clone())).await
             }
-            Command::Append { object, .. } => self.append(request, object).await,
+            Command::Append { object, .. } => self.append_to_object(request, object).await,
             Command::Clear { object, length, start } => {
                 let range = start..end_of(start, length)?;
                 self.change(request, object, |row| Ok(clear_change(row, range.clone()))).await
@@ -141,7 +139,11 @@ impl DriveCore {
         }
     }
 
-    async fn append(&self, request: &ObjectRequest, object: ObjectAddress) -> ObjectResult {
+    async fn append_to_object(
+        &self,
+        request: &ObjectRequest,
+        object: ObjectAddress,
+    ) -> ObjectResult {
         let lock = (object.object ^ object.partition) as usize % self.appends.len();
         let _turn = self.appends[lock].lock().await;
         let plan = |row: &ObjectRow| {
@@ -205,7 +207,7 @@ impl DriveCore {
         let now = self.now();
         self.run(|transaction| {
             let mut row = find_user(transaction, object)?;
-            super::objects::check_changeable(&row, RefusedField::Object)?;
+            super::object_rows::check_changeable(&row, RefusedField::Object)?;
             let mut conclusion = Conclusion::new(self, request, object, now);
             conclusion.change_in_used = -((row.used * 4096) as i64);
             let reply = conclude(transaction, &conclusion, &mut row, false)?;
@@ -347,7 +349,7 @@ impl DriveCore {
         let now = self.now();
         self.run(|transaction| {
             let mut row = find(transaction, object)?;
-            super::objects::check_changeable(&row, RefusedField::Object)?;
+            super::object_rows::check_changeable(&row, RefusedField::Object)?;
             conclude(transaction, &Conclusion::new(self, request, object, now), &mut row, true)
         })
         .await

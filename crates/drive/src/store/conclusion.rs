@@ -11,7 +11,7 @@ use super::{
     drive_core::DriveCore,
     key,
     object_row::ObjectRow,
-    objects::store,
+    object_rows::store,
     transaction::{Step, Transaction},
 };
 

@@ -14,10 +14,8 @@ use super::{
     key,
     listing::ListSource,
     object_row::{FROZEN, MAY_SHARE, ObjectRow},
-    objects::{
-        check_tables, create_objects, create_partition, decode, find, find_partition, find_user,
-        share_blocks, store,
-    },
+    object_rows::{check_tables, decode, find, find_partition, find_user, store},
+    objects::{create_objects, create_partition, share_blocks},
     transaction::{Step, Stop, Transaction},
 };
 

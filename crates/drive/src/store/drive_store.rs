@@ -14,7 +14,7 @@ use super::{
     drive_core::DriveCore,
     key, loader,
     mutant::DriveMutation,
-    objects::find,
+    object_rows::find,
     options::{DriveOptions, DriveStatistics, GuardFacts, OpenError},
     scrubbing::ScrubReport,
     space::check_space,

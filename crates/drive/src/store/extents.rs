@@ -10,7 +10,8 @@ use super::{
     disk::BLOCK,
     key,
     object_row::ObjectRow,
-    objects::{find_partition, free_blocks, store},
+    object_rows::{find_partition, store},
+    objects::free_blocks,
     transaction::{Step, Stop, Transaction},
 };
 

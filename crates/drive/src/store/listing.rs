@@ -11,7 +11,7 @@ use super::{
     drive_core::DriveCore,
     key::{self, Key},
     object_row::{Membership, ObjectRow},
-    objects::{decode, find, find_partition, find_typed},
+    object_rows::{decode, find, find_partition, find_typed},
     transaction::{Step, Transaction},
 };
 

@@ -1,4 +1,4 @@
-//! Looking up objects, creating them and removing them.
+//! Creating objects and removing them.
 
 use std::collections::HashMap;
 
@@ -6,76 +6,12 @@ use bytes::Bytes;
 use object::{FIRST_IDENTIFIER, ObjectAddress, ObjectError, ObjectType, RefusedField, Timestamp};
 
 use super::{
+    attributes::{MEMBERSHIP_PAGE, leave},
     chunk, key,
-    object_row::{FROZEN, MAY_SHARE, ObjectRow},
+    object_row::{MAY_SHARE, ObjectRow},
+    object_rows::{check_changeable, check_tables, find, find_partition, store},
     transaction::{Step, Stop, Transaction},
 };
-
-/// Returns the row of an object.
-pub(crate) fn find(transaction: &mut Transaction<'_>, address: ObjectAddress) -> Step<ObjectRow> {
-    if address.partition == 0 && address.object != 0 {
-        return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Partition }));
-    }
-    match transaction.get(&key::object(address))? {
-        Some(row) => decode(address, &row),
-        None => Err(Stop::Failed(ObjectError::NoSuchObject { object: address })),
-    }
-}
-
-pub(crate) fn decode(address: ObjectAddress, row: &Bytes) -> Step<ObjectRow> {
-    let damaged = || ObjectError::Storage(format!("the row of {address} is damaged"));
-    ObjectRow::decode(row).ok_or_else(|| Stop::Failed(damaged()))
-}
-
-/// Returns the row of an object of one type.
-pub(crate) fn find_typed(
-    transaction: &mut Transaction<'_>,
-    address: ObjectAddress,
-    object_type: ObjectType,
-) -> Step<ObjectRow> {
-    let row = find(transaction, address)?;
-    if row.object_type == object_type {
-        return Ok(row);
-    }
-    let field = match object_type {
-        ObjectType::Root | ObjectType::Partition => RefusedField::Partition,
-        _ => RefusedField::Object,
-    };
-    Err(Stop::Failed(ObjectError::InvalidField { field }))
-}
-
-pub(crate) fn find_user(
-    transaction: &mut Transaction<'_>,
-    address: ObjectAddress,
-) -> Step<ObjectRow> {
-    if address.object == 0 {
-        return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Object }));
-    }
-    find_typed(transaction, address, ObjectType::UserObject)
-}
-
-pub(crate) fn find_partition(transaction: &mut Transaction<'_>, partition: u64) -> Step<ObjectRow> {
-    if partition == 0 {
-        return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Partition }));
-    }
-    find(transaction, ObjectAddress::partition(partition))
-}
-
-pub(crate) fn store(
-    transaction: &mut Transaction<'_>,
-    address: ObjectAddress,
-    row: &ObjectRow,
-) -> Step<()> {
-    transaction.put(key::object(address), Some(row.encode()))
-}
-
-/// Fails if the object must not change.
-pub(crate) fn check_changeable(row: &ObjectRow, field: RefusedField) -> Step<()> {
-    match row.has(FROZEN) {
-        true => Err(Stop::Failed(ObjectError::InvalidField { field })),
-        false => Ok(()),
-    }
-}
 
 /// Creates a partition. Returns its identifier.
 pub(crate) fn create_partition(
@@ -184,15 +120,6 @@ fn check_requested(requested: u64, field: RefusedField) -> Step<()> {
     }
 }
 
-/// Fails if the tables have no room for more objects. Their last part stays free for removals.
-pub(crate) fn check_tables(transaction: &mut Transaction<'_>) -> Step<()> {
-    let (used, limit) = (transaction.counters.row_bytes, transaction.table_limit());
-    match used > limit {
-        true => Err(Stop::Failed(ObjectError::Quota { used, limit })),
-        false => Ok(()),
-    }
-}
-
 /// Removes a user object with its attributes, memberships and data. Returns the number of blocks that it had.
 pub(crate) fn remove_user(
     transaction: &mut Transaction<'_>,
@@ -243,8 +170,8 @@ fn remove_attributes(transaction: &mut Transaction<'_>, address: ObjectAddress) 
     let first = key::attribute(address, object::AttributeId::new(0, 0));
     transaction.for_each(&first, &key::attributes_end(address), |transaction, row_key, value| {
         let id = key::attribute_id(&row_key);
-        if address.object != 0 && id.page == super::attributes::MEMBERSHIP_PAGE {
-            super::attributes::leave(transaction, address, &value)?;
+        if address.object != 0 && id.page == MEMBERSHIP_PAGE {
+            leave(transaction, address, &value)?;
         }
         transaction.put(row_key, None)
     })

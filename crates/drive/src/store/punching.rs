@@ -11,7 +11,7 @@ use super::{
     extents::look_up,
     groups::BlockRuns,
     object_row::ObjectRow,
-    objects::{check_changeable, find_user},
+    object_rows::{check_changeable, find_user},
     pieces::{BlockPiece, Segment, cut},
     plans::{DataChange, punch_change},
     reading::ReadPlan,

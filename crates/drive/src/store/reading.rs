@@ -15,7 +15,7 @@ use super::{
     drive_core::DriveCore,
     extents::look_up,
     object_row::ObjectRow,
-    objects::{find_user, store},
+    object_rows::{find_user, store},
     transaction::{Step, Transaction},
 };
 

@@ -10,7 +10,7 @@ use super::{
     extents::look_up,
     key,
     listing::ListSource,
-    objects::{decode, find},
+    object_rows::{decode, find},
     reading::ReadPlan,
 };
 

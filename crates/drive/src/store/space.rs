@@ -5,7 +5,7 @@ use object::{Command, ObjectAddress, ObjectError, RefusedField};
 use super::{
     disk::BLOCK,
     object_row::ObjectRow,
-    objects::{find, find_partition, find_user},
+    object_rows::{find, find_partition, find_user},
     transaction::{Step, Stop, Transaction},
 };
 

@@ -18,7 +18,7 @@ use super::{
     extents::{count_used, entry, make_holes, replace, shift_down},
     groups::BlockRuns,
     object_row::ObjectRow,
-    objects::{check_changeable, check_tables, find_partition, find_user},
+    object_rows::{check_changeable, check_tables, find_partition, find_user},
     pieces::{BlockPiece, covers, cut, overlay},
     plans::{DataChange, segments_of},
     reading::ReadPlan,
