@@ -5,11 +5,12 @@ use object::{
     Attribute, Command, ListedObject, ObjectAddress, ObjectError, ObjectReply, ObjectRequest,
     ObjectResult, ObjectType, RefusedField,
 };
+use osd::{BOOT_EPOCH, REQUEST_HORIZON, REQUEST_RESULT};
 
 use super::{
     attributes::TAG_PAGE,
     committer::CommitJob,
-    conclusion::{Conclusion, answer, conclude, decode_result, tag_of},
+    conclusion::{Conclusion, answer, check_tag, conclude, decode_result, tag_of, untagged},
     copying::PartitionCopy,
     drive_core::DriveCore,
     key,
@@ -19,7 +20,7 @@ use super::{
     objects::{create_objects, create_partition, remove_collection, remove_partition, remove_user},
     plans::{DataChange, clear_change, length_change, segments_of, write_change},
     reading::ranges_of,
-    transaction::Stop,
+    transaction::{Stop, TAG_BYTES},
 };
 
 impl DriveCore {
@@ -38,10 +39,16 @@ impl DriveCore {
         Ok(reply)
     }
 
-    /// Returns the result of the command with this request tag.
-    async fn tagged(&self, tag: [u8; 16]) -> Result<Option<object::CurrentCommand>, ObjectError> {
-        let row = self.run(|transaction| transaction.get(&key::tag(&tag))).await?;
-        Ok(row.as_deref().and_then(decode_result))
+    /// Returns the result of the command with this request tag. Fails if it may have been forgotten.
+    async fn tagged(
+        &self,
+        tag: [u8; TAG_BYTES],
+    ) -> Result<Option<object::CurrentCommand>, ObjectError> {
+        self.run(|transaction| match transaction.get(&key::tag(&tag))? {
+            Some(row) => Ok(decode_result(&row)),
+            None => check_tag(transaction, &tag).map(|()| None),
+        })
+        .await
     }
 
     async fn dispatch(&self, request: &ObjectRequest) -> ObjectResult {
@@ -169,6 +176,8 @@ impl DriveCore {
         self.admit_change().await?;
         let now = self.now();
         let count = u64::from(count.max(1));
+        // The result under the request tag is about the first object.
+        let further = (count > 1).then(|| untagged(request));
         self.run(|transaction| {
             let row = ObjectRow::new(ObjectType::UserObject, now);
             let first = create_objects(transaction, partition, requested, count, &row)?;
@@ -177,7 +186,8 @@ impl DriveCore {
             for id in first..first + count {
                 let address = ObjectAddress::new(partition, id);
                 let mut row = find_user(transaction, address)?;
-                let conclusion = Conclusion::new(self, request, address, now);
+                let its_request = further.as_ref().filter(|_| id != first).unwrap_or(request);
+                let conclusion = Conclusion::new(self, its_request, address, now);
                 let one = conclude(transaction, &conclusion, &mut row, false)?;
                 let attributes = if count > 1 { one.attributes.clone() } else { Vec::new() };
                 members.push(ListedObject { id, object_type: ObjectType::UserObject, attributes });
@@ -291,10 +301,7 @@ impl DriveCore {
 
     async fn get_attributes(&self, request: &ObjectRequest, object: ObjectAddress) -> ObjectResult {
         let now = self.now();
-        let own = ObjectRequest {
-            set: request.set.iter().filter(|set| set.id.page != TAG_PAGE).cloned().collect(),
-            ..request.clone()
-        };
+        let own = untagged(request);
         let mut reply = self
             .run(|transaction| {
                 let mut row = find(transaction, object)?;
@@ -313,26 +320,30 @@ impl DriveCore {
         Ok(reply)
     }
 
-    /// Fills in the result of the command whose tag is in the set list, and the oldest tag that is kept.
+    /// Fills in the result of the command whose tag is in the set list, the horizon, and the boot epoch.
     async fn answer_tags(
         &self,
         request: &ObjectRequest,
         attributes: &mut [Attribute],
     ) -> Result<(), ObjectError> {
+        if attributes.iter().all(|attribute| attribute.id.page != TAG_PAGE) {
+            return Ok(());
+        }
         let tag = tag_of(request).unwrap_or_default();
+        // In one transaction: a result that is not there must be compared with the horizon of the same moment.
+        let (result, horizon) = self
+            .run(|transaction| {
+                let result = transaction.get(&key::tag(&tag))?;
+                Ok((result, transaction.counters.tag_horizon))
+            })
+            .await?;
         for attribute in attributes.iter_mut().filter(|attribute| attribute.id.page == TAG_PAGE) {
-            let number = attribute.id.number;
-            let value = self
-                .run(|transaction| match number {
-                    2 => transaction.get(&key::tag(&tag)),
-                    3 => {
-                        let oldest = transaction.counters.oldest_tag;
-                        transaction.get(&key::tag_order(oldest))
-                    }
-                    _ => Ok(None),
-                })
-                .await?;
-            attribute.value = value.unwrap_or_default();
+            attribute.value = match attribute.id {
+                REQUEST_RESULT => result.clone().unwrap_or_default(),
+                REQUEST_HORIZON => Bytes::copy_from_slice(&horizon),
+                BOOT_EPOCH => Bytes::copy_from_slice(&self.boot_epoch.to_be_bytes()),
+                _ => Bytes::new(),
+            };
         }
         Ok(())
     }

@@ -178,11 +178,16 @@ fn format(tables: &Tables, now: Timestamp) -> Result<(), String> {
     let (mut counters, mut rows) = first_rows(now);
     {
         let state = tables.state.lock();
-        // Identifiers are not given a second time, and neither are tags.
+        // Identifiers are not given a second time, and neither are the numbers of tagged commands. The results of all
+        // tags are forgotten.
         counters = super::transaction::Counters {
             next_content: state.counters.next_content,
             reserved_id: identifiers_to_reserve(&state.counters, &tables.mutation),
             next_id: state.counters.next_id,
+            next_tag: state.counters.next_tag,
+            oldest_tag: state.counters.next_tag,
+            tag_horizon: state.counters.largest_tag,
+            largest_tag: state.counters.largest_tag,
             ..counters
         };
         rows.insert(key::counters(), Some(counters.encode(0)));

@@ -2,8 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 use object::{
-    AttributeSelection, CURRENT_COMMAND, CurrentCommand, ObjectAddress, ObjectReply, ObjectRequest,
-    Timestamp,
+    AttributeId, AttributeSelection, CURRENT_COMMAND, Command, CurrentCommand, ObjectAddress,
+    ObjectError, ObjectReply, ObjectRequest, Timestamp,
 };
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     key,
     object_row::ObjectRow,
     object_rows::store,
-    transaction::{Step, Transaction},
+    transaction::{Step, Stop, TAG_BYTES, Transaction},
 };
 
 pub(crate) struct Conclusion<'a> {
@@ -107,9 +107,29 @@ fn fill_current(
 }
 
 /// Returns the request tag of a command.
-pub(crate) fn tag_of(request: &ObjectRequest) -> Option<[u8; 16]> {
+pub(crate) fn tag_of(request: &ObjectRequest) -> Option<[u8; TAG_BYTES]> {
     let tag = request.set.iter().find(|set| set.id.page == TAG_PAGE && set.id.number == 1)?;
     tag.value.as_ref().try_into().ok()
+}
+
+/// Returns the request without its request tag.
+pub(crate) fn untagged(request: &ObjectRequest) -> ObjectRequest {
+    let set = request.set.iter().filter(|set| set.id.page != TAG_PAGE).cloned().collect();
+    ObjectRequest { set, ..request.clone() }
+}
+
+/// Fails if the result of a tag that has none now may have been forgotten: the command with this tag may have been
+/// performed.
+pub(crate) fn check_tag(transaction: &Transaction<'_>, tag: &[u8; TAG_BYTES]) -> Step<()> {
+    match *tag <= transaction.counters.tag_horizon {
+        true => Err(refused_tag()),
+        false => Ok(()),
+    }
+}
+
+fn refused_tag() -> Stop {
+    let AttributeId { page, number } = osd::REQUEST_TAG;
+    Stop::Failed(ObjectError::InvalidAttribute { page, number })
 }
 
 /// The result of a tagged command, as bytes: sequence number, object type, identifiers, begin of an append.
@@ -152,8 +172,17 @@ fn keep_tag(
     if !conclusion.request.command.is_unrepeatable() {
         return Ok(());
     }
+    // The same command may have been performed since this one began.
+    if transaction.get(&key::tag(&tag))?.is_some() {
+        return Err(refused_tag());
+    }
+    // FORMAT OSD has performed its work, and may itself have moved the horizon beyond its tag.
+    if !matches!(conclusion.request.command, Command::FormatOsd { .. }) {
+        check_tag(transaction, &tag)?;
+    }
     let sequence = transaction.counters.next_tag;
     transaction.put(key::tag(&tag), Some(encode_result(sequence, current)))?;
+    transaction.counters.largest_tag = transaction.counters.largest_tag.max(tag);
     transaction.insert(key::tag_order(sequence), Bytes::copy_from_slice(&tag));
     transaction.counters.next_tag += 1;
     while transaction.counters.next_tag - transaction.counters.oldest_tag
@@ -162,8 +191,9 @@ fn keep_tag(
         let order = key::tag_order(transaction.counters.oldest_tag);
         if let Some(oldest) = transaction.get(&order)? {
             transaction.put(order, None)?;
-            if let Ok(oldest) = <[u8; 16]>::try_from(&oldest[..]) {
+            if let Ok(oldest) = <[u8; TAG_BYTES]>::try_from(&oldest[..]) {
                 transaction.put(key::tag(&oldest), None)?;
+                transaction.counters.tag_horizon = transaction.counters.tag_horizon.max(oldest);
             }
         }
         transaction.counters.oldest_tag += 1;

@@ -26,6 +26,8 @@ use super::{
 pub(crate) struct DriveCore {
     pub(crate) tables: Arc<Tables>,
     pub(crate) options: DriveOptions,
+    /// The boot epoch of this start.
+    pub(crate) boot_epoch: u16,
     pub(crate) superblock: tokio::sync::Mutex<Superblock>,
     pub(crate) loader: mpsc::Sender<LoadJob>,
     pub(crate) committer: mpsc::Sender<CommitJob>,

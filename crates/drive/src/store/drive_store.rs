@@ -25,7 +25,6 @@ use super::{
 /// An object store on a volume.
 pub struct DriveStore {
     core: DriveCore,
-    boot_epoch: u16,
 }
 
 impl DriveStore {
@@ -75,10 +74,9 @@ impl DriveStore {
         superblock.state = DriveState::InUse;
         superblock.boot_epoch = superblock.boot_epoch.checked_add(1).unwrap_or(1);
         superblock.write(&disk, &mutation).await?;
-        let boot_epoch = superblock.boot_epoch;
         let core = start(tables, options, superblock, runtime)?;
         core.commit(true).await.map_err(|error| OpenError::Tables(error.to_string()))?;
-        let store = Self { core, boot_epoch };
+        let store = Self { core };
         store.finish_removals().await.map_err(|error| OpenError::Tables(error.to_string()))?;
         Ok(store)
     }
@@ -154,7 +152,7 @@ impl DriveStore {
     /// Returns a number that increases each time that the drive is opened.
     #[must_use]
     pub fn boot_epoch(&self) -> u16 {
-        self.boot_epoch
+        self.core.boot_epoch
     }
 
     #[must_use]
@@ -214,6 +212,7 @@ fn start(
     Ok(DriveCore {
         tables,
         options,
+        boot_epoch: superblock.boot_epoch,
         superblock: tokio::sync::Mutex::new(superblock),
         loader: load,
         committer: commit,

@@ -17,7 +17,7 @@ use super::{
     options::OpenError,
     row_store::{RowStore, Rows},
     superblock::{Superblock, TABLES_START},
-    transaction::{Counters, DriveTables, IDENTIFIER_STEP},
+    transaction::{Counters, DriveTables, IDENTIFIER_STEP, TAG_BYTES},
 };
 
 const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
@@ -199,6 +199,8 @@ pub(crate) fn first_rows(now: Timestamp) -> (Counters, Rows) {
         oldest_tag: 1,
         objects: 0,
         partitions: 0,
+        tag_horizon: [0; TAG_BYTES],
+        largest_tag: [0; TAG_BYTES],
     };
     let root = ObjectRow::new(ObjectType::Root, now);
     let mut rows = Rows::new();

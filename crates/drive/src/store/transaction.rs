@@ -50,6 +50,10 @@ pub(crate) struct Counters {
     /// User objects and collections.
     pub(crate) objects: u64,
     pub(crate) partitions: u64,
+    /// The largest request tag whose result was forgotten; zero while none was.
+    pub(crate) tag_horizon: [u8; TAG_BYTES],
+    /// The largest request tag whose result was ever kept.
+    pub(crate) largest_tag: [u8; TAG_BYTES],
 }
 
 /// The state of the drive that transactions change.
@@ -323,14 +327,14 @@ impl Counters {
             self.partitions,
             used,
         ];
-        numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
+        let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+        numbers.chain(self.tag_horizon).chain(self.largest_tag).collect()
     }
 
     /// Decodes the row, and the number of used blocks. Identifiers that were reserved count as given out.
     pub(crate) fn decode(row: &[u8]) -> Option<(Self, u64)> {
-        if row.len() < 64 {
-            return None;
-        }
+        let (tag_horizon, tags) = row.get(NUMBERS..)?.split_first_chunk()?;
+        let largest_tag = tags.first_chunk()?;
         let number =
             |n: usize| u64::from_le_bytes(row[n * 8..n * 8 + 8].try_into().expect("8 bytes"));
         let counters = Self {
@@ -342,11 +346,16 @@ impl Counters {
             oldest_tag: number(4),
             objects: number(5),
             partitions: number(6),
+            tag_horizon: *tag_horizon,
+            largest_tag: *largest_tag,
         };
         Some((counters, number(7)))
     }
 }
 
+pub(crate) const TAG_BYTES: usize = 16;
+/// Bytes of the numbers at the begin of the row of counters.
+const NUMBERS: usize = 64;
 /// Identifiers that one commit reserves.
 pub(crate) const IDENTIFIER_STEP: u64 = 1 << 16;
 /// Rows in a page that a transaction reads to its end.

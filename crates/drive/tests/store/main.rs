@@ -2,5 +2,6 @@
 
 mod support;
 mod basics;
+mod tags;
 mod model;
 mod crash;

@@ -1,0 +1,107 @@
+//! Request tags: the results that are kept, the horizon of those that were forgotten, and the boot epoch.
+
+use bytes::Bytes;
+use drive::DriveStore;
+use object::{Attribute, Command, ObjectAddress, ObjectError, ObjectRequest, ObjectStore};
+use volume::Stack;
+
+use crate::support::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Creates two objects with a request tag of equal bytes. Returns the first one.
+async fn create_tagged(
+    store: &DriveStore,
+    partition: u64,
+    tag: u8,
+) -> Result<ObjectAddress, ObjectError> {
+    let command = Command::Create { partition, requested: 0, count: 2 };
+    let tag = Attribute::new(0xf001_0000, 1, vec![tag; 16]);
+    let reply = store.perform(ObjectRequest::new(command).setting(tag)).await?;
+    Ok(reply.current.object)
+}
+
+async fn open_with_tags(volume: &Stack, request_tags: u64) -> DriveStore {
+    let mut options = options();
+    options.limits.request_tags = request_tags;
+    DriveStore::open(volume.clone(), options).await.expect("opened")
+}
+
+async fn horizon(store: &DriveStore) -> Bytes {
+    get(store, ObjectAddress::ROOT, 0xf001_0000, 3).await.unwrap()
+}
+
+#[test]
+fn the_horizon_is_the_largest_tag_that_was_forgotten_also_after_a_start() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open_with_tags(&volume, 2).await;
+        let partition = create_partition(&store).await;
+        let refused = Err(ObjectError::InvalidAttribute { page: 0xf001_0000, number: 1 });
+        assert_eq!(horizon(&store).await, [0; 16][..]);
+        assert_eq!(create_tagged(&store, partition, 0).await, refused);
+        for (tag, expected) in [(7, 0), (3, 0), (8, 7), (9, 7)] {
+            create_tagged(&store, partition, tag).await.unwrap();
+            assert_eq!(horizon(&store).await, [expected; 16][..], "after tag {tag}");
+        }
+        let kept = create_tagged(&store, partition, 9).await.unwrap();
+        flush(&store).await.unwrap();
+        drop(store);
+        let store = open_with_tags(&volume, 2).await;
+        assert_eq!(horizon(&store).await, [7; 16][..]);
+        let objects = store.statistics().objects;
+        for tag in [3, 5, 7] {
+            assert_eq!(create_tagged(&store, partition, tag).await, refused, "tag {tag}");
+        }
+        assert_eq!(create_tagged(&store, partition, 9).await, Ok(kept));
+        assert_eq!(store.statistics().objects, objects);
+    });
+}
+
+#[test]
+fn format_osd_forgets_the_results_of_all_tags() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open(&volume).await;
+        let partition = create_partition(&store).await;
+        for tag in [9, 4] {
+            create_tagged(&store, partition, tag).await.unwrap();
+        }
+        let command = Command::FormatOsd { capacity: 0 };
+        let tag = |tag| Attribute::new(0xf001_0000, 1, vec![tag; 16]);
+        store.perform(ObjectRequest::new(command).setting(tag(6))).await.unwrap();
+        assert_eq!(horizon(&store).await, [9; 16][..]);
+        drop(store);
+        let store = open(&volume).await;
+        assert_eq!(horizon(&store).await, [9; 16][..]);
+        let partition = create_partition(&store).await;
+        assert!(create_tagged(&store, partition, 9).await.is_err());
+        assert!(create_tagged(&store, partition, 10).await.is_ok());
+    });
+}
+
+#[test]
+fn a_tag_on_several_objects_is_kept_once_with_the_first_one() {
+    run(async {
+        let store = open_with_tags(&memory(16 * MIB), 1).await;
+        let partition = create_partition(&store).await;
+        let first = create_tagged(&store, partition, 5).await.unwrap();
+        assert_eq!(create_tagged(&store, partition, 5).await, Ok(first));
+        assert_eq!(horizon(&store).await, [0; 16][..]);
+    });
+}
+
+#[test]
+fn each_start_has_a_boot_epoch_of_its_own() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let mut epochs = Vec::new();
+        for _ in 0..2 {
+            let store = open(&volume).await;
+            let epoch = get(&store, ObjectAddress::ROOT, 0xf001_0000, 4).await.unwrap();
+            assert_eq!(epoch, store.boot_epoch().to_be_bytes()[..]);
+            epochs.push(epoch);
+        }
+        assert!(epochs[0] < epochs[1]);
+    });
+}
