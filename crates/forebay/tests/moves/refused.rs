@@ -231,8 +231,7 @@ async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
             assert!(!moving.is_finished());
         }
         refused(&loft);
-        // While a volume is moving to this node, a reload must not add a target with the name of the volume's
-        // target.
+        // A reload must not add a target with the name of the moving volume's target.
         place.write("cellar", &format!("{text}{}", untold("payroll")));
         let said = stderr(&run(&["reload", "--control", cellar.control.to_str().expect("a path")]));
         assert!(
