@@ -227,8 +227,8 @@ impl Settings {
                 tracing::warn!(
                     user,
                     twin,
-                    remedy = "create another secret with `forebay secret FILE`, and name it as \
-                     `secret_file` of one of them",
+                    remedy = "create another secret with `forebay secret FILE`, and set \
+                     `secret_file` of one of these two users to it",
                     "two users have the same secret: each can pose as the other"
                 );
             }

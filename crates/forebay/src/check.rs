@@ -405,7 +405,8 @@ async fn look_at_claim(
         return None;
     }
     let here = match stack::log_exists(cache) {
-        // If another process uses the log, this check ends: that process has presented the claim to the node.
+        // If another process uses the log, return without a finding: that process has presented the claim of this log to
+        // the node already.
         true => stack::instance(cache, &stack::look_at_log(cache, open).await.ok()??).await.ok()?,
         false => None,
     };

@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use crate::node_record::{NodeRecord, NodeRecordStamp};
 
-/// Maximum number of former processes of a node that are remembered. If a second process uses the number, it
-/// is usually the one before the current one; with several copies of a node, it is one of the last few.
+/// Maximum number of earlier processes of one node that are remembered. A second process that announces itself with
+/// the node's number (GLN) is usually the process before the present one. If somebody has started several copies of
+/// the node, it is one of the last few processes.
 const MOST_FORMER: usize = 8;
 
 #[derive(Debug)]

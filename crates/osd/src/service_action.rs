@@ -118,8 +118,8 @@ service_actions! {
     RestorePartitionFromSnapshot = 0x88ac, "RESTORE PARTITION FROM SNAPSHOT";
     /// Returns a map. Needs the permission read.
     ReadMap = 0x88b1, "READ MAP";
-    /// Sends the other object. Returns a map. Needs the permission read; global for the other
-    /// object.
+    /// Sends the identifiers of a second object. Returns a map. Needs the permission read; for the
+    /// second object the permission global.
     ReadMapsAndCompare = 0x88b2, "READ MAPS AND COMPARE";
     /// Needs the permission device-management.
     PerformScsiCommand = 0x8f7c, "PERFORM SCSI COMMAND";

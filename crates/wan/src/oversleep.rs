@@ -29,7 +29,7 @@ impl Oversleep {
         Self { estimate: Duration::ZERO, most }
     }
 
-    /// Returns how much earlier than needed a sleep has to end.
+    /// Returns the time by which sleeps of this process end late. Subtract it from the length of a sleep.
     pub fn estimate(self) -> Duration {
         self.estimate
     }

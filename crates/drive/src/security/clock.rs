@@ -48,10 +48,10 @@ impl TimeSource for HostTime {
 /// The clock of one drive.
 pub struct DriveClock {
     source: Box<dyn TimeSource>,
-    /// The time at which the clock began, and `elapsed_ms` then.
+    /// The drive's time at the start of this process.
     base: AtomicU64,
     base_elapsed: AtomicU64,
-    /// The latest time that was shown.
+    /// The latest time that this clock has returned: it never returns an earlier one.
     shown: AtomicU64,
     /// The stable mark. `u64::MAX` before [`Self::start`].
     mark: AtomicU64,

@@ -302,8 +302,8 @@ impl Model {
         }
     }
 
-    /// Enters PROBE_BW. Begins with any phase but the draining one, chosen by the clock, so that the ensembles on a
-    /// path do not all probe at the same time.
+    /// Enters PROBE_BW. Begins with any phase but the draining one, chosen by the clock, so that several ensembles
+    /// (groups of connections with one congestion window) on a path do not all probe at the same time.
     fn probe_bandwidth(&mut self, now: u64) {
         self.mode = Mode::ProbeBandwidth;
         self.cycle.phase = match now % 7 {

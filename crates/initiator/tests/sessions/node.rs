@@ -26,9 +26,8 @@ async fn connect(node: &Node) -> RemoteVolume {
     RemoteVolume::connect(node.settings()).await.expect("a session")
 }
 
-/// `expected` names the optional calls for which a remote volume gives a result of its own. The result may be an error,
-/// if the unit does not support the command. The unit of this test has no store and therefore no claims, which
-/// `claims.rs` tests.
+/// Calls every optional method of a remote volume. `expected` names the methods that send a command instead of answering
+/// "not supported" at once. Claims are missing, because the unit of this test keeps no records: `claims.rs` tests them.
 #[tokio::test]
 async fn a_remote_volume_has_the_listed_abilities() {
     let node = Node::start(geometry()).await;

@@ -56,10 +56,9 @@ pub enum MoveRequest {
 pub enum MoveResponse {
     /// The request is done: the volume is accepted, the data is stable, or the volume is served.
     Done,
-    /// The answer to `Prepare`: the copy is kept. After the decision, initiators are to be redirected to this
-    /// address.
+    /// The answer to `Prepare`: the destination keeps its copy of the volume until the source decides about the move.
     Kept {
-        /// The address as `host:port`.
+        /// The address, as `host:port`, to which the source redirects initiators after a decision for the move.
         redirect: String,
     },
     /// The request is refused, and the move ends.
