@@ -52,7 +52,7 @@ const GATEWAY_NAME: &str = "iqn.2026-11.io.forebay:quickstart-gateway";
 pub async fn run(args: &Quickstart) -> Result<(), Failure> {
     if !(0.05..=60.0).contains(&args.seconds) {
         return Err(Failure::settings("--seconds is not between 0.05 and 60")
-            .remedy("write, for example, `forebay quickstart --seconds 3`"));
+            .remedy("write, for example, --seconds 3"));
     }
     // Register both signals before any process is started. `ctrl_c` would do that only when it is polled; until then,
     // an interrupt would end this process without removing the folder.

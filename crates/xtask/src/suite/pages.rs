@@ -81,7 +81,7 @@ fn help(program: &Path, words: &[&str]) -> Result<String> {
 
 /// For each command of the program, a test file that runs it. A command that no test runs is in
 /// [`NOT_RUN`].
-const RUN_BY: [(&str, &str); 20] = [
+const RUN_BY: [(&str, &str); 21] = [
     ("attach", "crates/forebay/tests/attach/main.rs"),
     ("check", "crates/forebay/tests/serving/settings.rs"),
     ("claim", "crates/forebay/tests/gateway/handover/mod.rs"),
@@ -94,6 +94,7 @@ const RUN_BY: [(&str, &str); 20] = [
     ("ls", "crates/forebay/tests/serve.rs"),
     ("man", "crates/forebay/tests/command_line.rs"),
     ("names", "crates/forebay/tests/serving/naming.rs"),
+    ("object", "crates/forebay/tests/object/main.rs"),
     ("quickstart", "crates/forebay/tests/quickstart.rs"),
     ("reload", "crates/forebay/tests/serving/reload.rs"),
     ("resize", "crates/forebay/tests/serving/reload.rs"),
