@@ -47,9 +47,24 @@ struct OwnershipState {
     fenced: HashSet<u64>,
     /// True if a refused write of another initiator has been reported since the claim was granted.
     is_refusal_reported: bool,
+    refused_claims: RefusedClaims,
     /// Set while the claim in force has not begun an epoch of its own: true if the open epoch has to be rolled
     /// back first, false if it has to be flushed.
     unbegun: Option<bool>,
+}
+
+/// The refused claim that an event reported last. A gateway repeats its claim every few seconds: only a claim of another
+/// log, or another reason of the refusal, is reported again.
+#[derive(Debug, Default)]
+pub(crate) struct RefusedClaims {
+    last: Option<([u8; 16], Sense)>,
+}
+
+impl RefusedClaims {
+    /// Notes that the claim of a log is refused. Returns true if an event must report it.
+    pub(crate) fn is_new(&mut self, log: [u8; 16], reason: Sense) -> bool {
+        self.last.replace((log, reason)) != Some((log, reason))
+    }
 }
 
 /// The claim that was granted last.
@@ -224,13 +239,16 @@ impl Ownership {
         let is_dirty = asked.is_dirty;
         let next = ClaimOwner::granted(self.known.lock().last.as_ref(), asked);
         if let Err(sense) = decided {
-            tracing::warn!(
-                owner = next.name,
-                log = hex(&next.instance),
-                generation = next.generation,
-                %sense,
-                "claim refused"
-            );
+            let is_new = self.known.lock().refused_claims.is_new(next.instance, sense);
+            if is_new {
+                tracing::warn!(
+                    owner = next.name,
+                    log = hex(&next.instance),
+                    generation = next.generation,
+                    %sense,
+                    "claim refused"
+                );
+            }
             return Err(sense);
         }
         self.save(&mut saved, &next).await?;
@@ -258,6 +276,7 @@ impl Ownership {
             }
             known.fenced.remove(&nexus);
             known.is_refusal_reported = false;
+            known.refused_claims = RefusedClaims::default();
             known.last = Some(next);
         });
         Ok(())

@@ -24,7 +24,7 @@ use crate::{
     abilities::Sharer,
     block::{
         limits::Share,
-        ownership::{ClaimOwner, Touch, admit, hex},
+        ownership::{ClaimOwner, RefusedClaims, Touch, admit, hex},
     },
     sense::UnitCommandFailure,
     store::{UnitRecordKind, UnitStore, damaged},
@@ -53,6 +53,7 @@ struct UnitSharingState {
     present: HashMap<u64, SharingMember>,
     /// Sessions whose claim is no longer in force.
     fenced: HashSet<u64>,
+    refused_claims: RefusedClaims,
 }
 
 impl UnitSharing {
@@ -92,8 +93,13 @@ impl UnitSharing {
         for (dropped, _) in known().filter(|(_, owner)| owner.is_dropped) {
             grantor.expel(dropped, 0);
         }
-        let state =
-            UnitSharingState { owners, grantor, present: HashMap::new(), fenced: HashSet::new() };
+        let state = UnitSharingState {
+            owners,
+            grantor,
+            present: HashMap::new(),
+            fenced: HashSet::new(),
+            refused_claims: RefusedClaims::default(),
+        };
         Ok(Self {
             store,
             grain,
@@ -181,11 +187,13 @@ impl UnitSharing {
         let nexus = from.number;
         let _saving = self.saved.lock().await;
         let (owners, member) = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
             let admitted =
                 is_own_name(from, &asked.owner).and_then(|()| state.admit(nexus, &asked));
             let member = admitted.inspect_err(|sense| {
-                tracing::warn!(owner = asked.owner, log = hex(&asked.instance), %sense, "claim refused");
+                if state.refused_claims.is_new(asked.instance, *sense) {
+                    tracing::warn!(owner = asked.owner, log = hex(&asked.instance), %sense, "claim refused");
+                }
             })?;
             let mut owners = state.owners.clone();
             let next = ClaimOwner::granted(owners.get(member.0 as usize), asked);
@@ -211,6 +219,7 @@ impl UnitSharing {
             state.fenced.insert(before);
         }
         state.fenced.remove(&nexus);
+        state.refused_claims = RefusedClaims::default();
         state.owners = owners;
         // A session that repeats its claim keeps its tokens.
         if state.present.insert(nexus, member) != Some(member) {

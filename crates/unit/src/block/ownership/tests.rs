@@ -195,3 +195,12 @@ fn a_log_that_ends_before_its_confirmed_number_is_refused() {
     assert_eq!(ClaimOwner::granted(Some(&last), other).confirmed, 5);
     assert_eq!(ClaimOwner::granted(Some(&last), accepting(&next(Some(99)))).confirmed, 99);
 }
+
+#[test]
+fn a_refused_claim_that_is_repeated_is_reported_once() {
+    let mut refused = RefusedClaims::default();
+    assert!(refused.is_new([1; 16], Sense::CLAIM_FENCED));
+    assert!(!refused.is_new([1; 16], Sense::CLAIM_FENCED));
+    assert!(refused.is_new([1; 16], Sense::CLAIM_NOT_SHARED), "for another reason");
+    assert!(refused.is_new([2; 16], Sense::CLAIM_NOT_SHARED), "of another log");
+}
