@@ -135,8 +135,8 @@ pub enum CacheOpenError {
     /// The stored record of the log's confirmed writes cannot be used.
     #[error("the record of the log's confirmed writes cannot be used: {0}")]
     Confirmed(String),
-    /// The NVRAM cannot be read or written.
-    #[error("the NVRAM cannot be written: {0}")]
+    /// A page of the NVRAM cannot be read.
+    #[error("the NVRAM cannot be read: {0}")]
     Nvram(String),
     /// The NVRAM holds acknowledged writes of another log.
     #[error(
