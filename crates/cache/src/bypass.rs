@@ -58,7 +58,7 @@ struct HeldSlots {
 }
 
 impl HeldSlots {
-    /// Returns `index` if the table entry with this index belongs to a locked slot.
+    /// Returns `index` if that entry of the slot table belongs to a slot which this bypassing call has locked.
     fn holds(&self, state: &CacheState, index: u32) -> Option<u32> {
         let claimed = self.first..self.end;
         let used = state.table.is_used(index);
@@ -240,7 +240,8 @@ impl CacheCore {
             (Some(page), _) => page,
             (None, LogRecordKind::Data) => match self.load(slot, place).await? {
                 Some(bytes) => bytes,
-                // The slot was destaged meanwhile: the lower volume has its content.
+                // Destage has sent the slot to the lower volume meanwhile, and read this content there: write no copy
+                // of it.
                 None => return Ok(()),
             },
             (None, _) => Data::zeros(SLOT_BYTES),
@@ -311,7 +312,7 @@ fn forget_slot(state: &mut CacheState, index: u32, clean_only: bool) {
     }
 }
 
-/// Runs one bypassing call after its slots were locked, until the call is answered.
+/// Runs one call that bypasses the log, such as a write-through write, after its slots were locked.
 async fn run(
     mut claim: HeldSlots,
     turn: LowerVolumeTurn,
@@ -418,7 +419,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// which hosts abort a command.
 const LOOKS: u32 = 10;
 
-/// Counts a call that waits to bypass the log, until this is dropped.
+/// Counts a call that waits for room to bypass the log. Dropping this object ends the count.
 struct WaitingBypass<'a>(&'a AtomicUsize);
 
 impl<'a> WaitingBypass<'a> {

@@ -197,7 +197,7 @@ impl Cache {
         self.shared.regain_log()
     }
 
-    /// Returns the id of the log, and how often it was opened.
+    /// Returns the instance id of the log and the number of times that the log was opened.
     pub async fn instance(&self) -> (InstanceId, u64) {
         let superblock = self.shared.log.superblock.lock().await;
         (superblock.instance, superblock.generation)
@@ -304,7 +304,7 @@ impl Cache {
         self.shared.signals.changed.notify_waiters();
     }
 
-    /// Switches a deliberate fault on, which a test then has to detect.
+    /// Switches on a deliberate fault, which the tests have to detect.
     #[cfg(feature = "mutation")]
     pub fn mutate(&self, mutant: Mutant) {
         self.shared.mutation.begin(mutant);
@@ -348,7 +348,8 @@ impl Volume for Cache {
             epoch_blocks: shared.limits.epoch_slots * shared.lower.blocks_per_slot(),
             atomic_blocks: 0,
             key_erasable: false,
-            // Segments of the log keep overwritten data until newer segments replace them.
+            // A write does not overwrite the log's older copy of a block, so the older data stays readable on the log
+            // disk.
             in_place: false,
             ..shared.lower.present_geometry()
         }
@@ -464,7 +465,7 @@ impl Volume for Cache {
 
 /// One in this many calls that return at once is measured, since reading the clock twice takes 70 ns.
 const SAMPLED: u64 = 16;
-/// One in this many writes that wait for the log disk is measured.
+/// Measure the waiting time of one in this number of the writes that wait for the log disk.
 const SAMPLED_WAITING: u64 = 4;
 
 #[cfg(test)]

@@ -59,5 +59,5 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
     }
 }
 
-/// While writes are acknowledged, the numbers on stable storage are at most this old.
+/// Maximum age of the confirmed numbers on stable storage while the cache acknowledges writes.
 const EVERY: Duration = Duration::from_secs(1);

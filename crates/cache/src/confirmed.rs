@@ -39,7 +39,7 @@ pub trait ConfirmedStore: Send + Sync {
     /// call, so it must not wait for a disk.
     fn note(&self, confirmed: ConfirmedWrites);
 
-    /// Makes the noted numbers stable. This may wait for a disk.
+    /// Makes the confirmed numbers stable that were noted last. This may wait for a disk.
     fn sync(&self);
 
     /// Returns the local time, as text for people, at which the selected log's numbers were noted last;
@@ -49,7 +49,7 @@ pub trait ConfirmedStore: Send + Sync {
     }
 }
 
-/// Holds a [`ConfirmedStore`] in [`crate::Settings`].
+/// Wraps a [`ConfirmedStore`] for [`crate::Settings`], which have to be comparable.
 #[derive(Clone)]
 pub struct ConfirmedIn(pub Arc<dyn ConfirmedStore>);
 
@@ -116,7 +116,7 @@ impl Confirming {
         }
     }
 
-    /// Returns the numbers that were passed to the store last.
+    /// Returns the confirmed numbers that were passed to the store last.
     pub fn noted(&self) -> ConfirmedWrites {
         *self.noted.lock()
     }

@@ -29,7 +29,7 @@ pub(crate) struct PairWitness {
 /// A request to the storage node to continue without the partner.
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
-    /// The epoch of the degraded mirror for which this gateway asks.
+    /// Mirror epoch under which this gateway asks the node whether it may continue with one leg.
     pub epoch: u64,
     pub generation: u64,
     pub is_asked: bool,

@@ -33,7 +33,7 @@ impl Item {
 }
 
 pub(crate) struct Epochs {
-    /// The sealed epochs that are not in the lower volume yet, oldest first.
+    /// The complete (sealed) epochs of the log that are not in the lower volume yet, oldest first.
     sealed: VecDeque<Sealed>,
     /// The newest segment of any sealed epoch. Later segments belong to the open epoch.
     end: u64,
@@ -62,7 +62,7 @@ struct Sealed {
 }
 
 impl Epochs {
-    /// Starts without epochs. The first segment is the one after `end`.
+    /// Creates the list without epochs. The open epoch begins with the segment after `end`.
     pub fn new(end: u64) -> Self {
         Self {
             sealed: VecDeque::new(),
@@ -96,7 +96,7 @@ impl Epochs {
         self.end
     }
 
-    /// Returns the last segment of the oldest sealed epoch, if there is one.
+    /// Returns the number of the last segment of the oldest sealed epoch; `None` without sealed epochs.
     pub fn oldest(&self) -> Option<u64> {
         self.sealed.front().map(|epoch| epoch.end)
     }
@@ -106,7 +106,7 @@ impl Epochs {
         self.sealed.iter().map(|epoch| epoch.end).find(|next| *next > end)
     }
 
-    /// Seals the open epoch, which ends with segment `end`.
+    /// Ends the open epoch with segment `end`, so that destage may send it as a whole.
     pub fn seal(&mut self, end: u64) {
         let weight = self.open;
         self.close(end);
@@ -151,7 +151,7 @@ impl Epochs {
         }
     }
 
-    /// Joins the sealed epoch at index `at` with the next one.
+    /// Joins the sealed epoch at index `at` with the next one: the lower volume receives both as one epoch.
     fn join(&mut self, at: usize, table: &SlotTable) {
         let first = self.sealed.remove(at).expect("the caller has looked");
         let next = self.sealed.get_mut(at).expect("the caller has looked");

@@ -9,7 +9,7 @@ use crate::{
     state::CacheState,
 };
 
-/// The fill of the log at one moment.
+/// How full the log is at one moment.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct LogFill {
     /// From 0 to 100. The value is 100 only if even a write of one slot does not fit, or a waiting write does

@@ -1,4 +1,4 @@
-//! The rates at which the log is written and at which it fills.
+//! Measures how fast hosts write to the log, and how fast the log fills.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -70,7 +70,7 @@ impl Sample {
     }
 }
 
-/// The short window: it contains several destage rounds, which free log blocks in jumps.
+/// The short averaging window: several destage rounds fall into one minute, and each frees log blocks in a jump.
 const MINUTE: Duration = Duration::from_secs(60);
 /// The long window. A monitor warns of a log that lasts less than an hour: averaged over ten minutes, a burst
 /// shows as that only if it takes a sixth of the free log (or a tenth within a minute, which the short window

@@ -1,4 +1,4 @@
-//! Follows a lower volume that grows while it is cached.
+//! Adapts an open cache when its lower volume grows.
 
 use volume::{Geometry, Volume};
 

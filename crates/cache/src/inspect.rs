@@ -1,4 +1,4 @@
-//! Inspects a log without opening it, and formats new logs.
+//! Reads the state of a log that is not open, and formats new logs.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -21,9 +21,9 @@ use crate::{
 /// The properties and the content of a log that is not open.
 #[derive(Clone, Debug)]
 pub struct LogInfo {
-    /// The volume that the log belongs to, with its geometry as recorded.
+    /// The name and geometry of the volume to which the log belongs, as its superblock has them.
     pub identity: LogVolumeIdentity,
-    /// The volumes of the log, if it serves several.
+    /// The volumes that share this log; empty if the log serves one volume.
     pub members: Vec<MemberRecord>,
     pub instance: InstanceId,
     /// The number of times that the log was opened.
@@ -37,13 +37,13 @@ pub struct LogInfo {
     pub used_blocks: u64,
     pub segments: u64,
     pub newest_segment: u64,
-    /// Number of slots of 4096 bytes that are not in the lower volume yet.
+    /// Number of dirty slots (4096 bytes each), whose data the lower volume does not have yet.
     pub dirty_slots: u64,
     /// Number of dirty slots of each member; 0 for a member that was removed with dirty data.
     pub dirty_of_members: Vec<u64>,
     /// Set if acknowledged data is missing.
     pub loss: Option<AcknowledgedLoss>,
-    /// The log has every write up to this serial.
+    /// The log holds every write with a serial up to this one.
     pub complete: u64,
     /// The serial of the newest write.
     pub newest: u64,
@@ -79,12 +79,12 @@ pub enum InspectError {
     /// The log disk is all zeros.
     #[error("the log disk is blank: it was never used")]
     Blank,
-    /// The log cannot be read.
+    /// The superblock or a segment of the log cannot be read.
     #[error(transparent)]
     Open(#[from] CacheOpenError),
 }
 
-/// Reads a log without changing it.
+/// Reads the state of a log for an operator, without changing the log.
 pub async fn inspect(log: &Stack) -> Result<LogInfo, InspectError> {
     let superblock = match superblock(log).await {
         Ok(superblock) => superblock,
@@ -230,7 +230,7 @@ pub(crate) fn no_superblock(error: NoSuperblock) -> CacheOpenError {
     }
 }
 
-/// Allocates an arena of pages.
+/// Allocates a pool of `pages` pages of 4096 bytes.
 pub(crate) fn pool(pages: u32) -> Result<Arc<SlotPagePool>, CacheOpenError> {
     SlotPagePool::new(pages)
         .map_err(|error| CacheOpenError::Settings(format!("no memory for {pages} pages: {error}")))

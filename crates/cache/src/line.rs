@@ -15,11 +15,11 @@ struct WaitingCall {
     wants: usize,
 }
 
-/// Identifies one waiting call.
+/// Identifies one call that waits in a [`WaitLine`].
 pub(crate) type WaitTicket = u64;
 
 impl WaitLine {
-    /// Adds a call that wants `wants` units, behind all others.
+    /// Adds a waiting call that needs `wants` units (slots or blocks), behind all others.
     pub fn join(&mut self, wants: usize) -> WaitTicket {
         let ticket = self.next;
         self.next += 1;
@@ -27,7 +27,7 @@ impl WaitLine {
         ticket
     }
 
-    /// Removes a call that got its units or timed out.
+    /// Removes a waiting call, because it got its units or timed out.
     pub fn leave(&mut self, ticket: WaitTicket) {
         if let Ok(at) = self.waiting.binary_search_by_key(&ticket, |waiting| waiting.ticket) {
             self.waiting.remove(at);

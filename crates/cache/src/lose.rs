@@ -175,7 +175,7 @@ impl CacheCore {
         if self.rules.epochs_end_by_flush { state.epochs.end() } else { state.log.ring.next() - 1 }
     }
 
-    /// Returns the names of the cached volumes, indexed by their regions.
+    /// Returns the names of the cached volumes, indexed by the number of their region in the joined address space.
     async fn names(&self) -> Vec<String> {
         match &self.lower.joined {
             Some(joined) => (0..self.lower.extents.places())
@@ -185,7 +185,7 @@ impl CacheCore {
         }
     }
 
-    /// Returns the blocks of these slots as ranges in ascending order.
+    /// Returns the blocks that these lost slots cover, as ranges in ascending order.
     fn ranges(&self, places: &[(u64, LogAddress)]) -> Vec<LostRange> {
         let mut places = places.to_vec();
         places.sort_unstable_by_key(|(slot, _)| *slot);
@@ -200,7 +200,7 @@ impl CacheCore {
                 let start = self.lower.extents.place_start(member);
                 let (first, last) = (lba - start, lba - start + blocks - 1);
                 match ranges.last_mut() {
-                    // The list may name a slot twice, since several epochs may hold it.
+                    // `places` may name a slot twice, since several epochs of the log may hold it.
                     Some(range) if range.place == member && first <= range.last + 1 => {
                         if last > range.last {
                             range.bytes += (last - range.last) * per_block * 512;
@@ -215,7 +215,7 @@ impl CacheCore {
     }
 }
 
-/// A range of adjacent blocks of one volume.
+/// Adjacent blocks of one volume whose data is lost.
 struct LostRange {
     place: usize,
     first: u64,
@@ -225,7 +225,7 @@ struct LostRange {
 
 /// The maximum number of ranges that get an event of their own, since a log that was cut short may lack thousands.
 const MOST_NAMED: usize = 256;
-/// The maximum number of ranges that one event lists.
+/// Maximum number of lost ranges that one event lists.
 const MOST_LISTED: usize = 16;
 /// The number of entries checked while the lock is held once: some tens of microseconds.
 const STEP: u32 = 1024;

@@ -24,7 +24,7 @@ impl CacheCore {
         state.lower.error.as_ref().is_some_and(Error::may_pass) || self.lower.volume.is_silent()
     }
 
-    /// Returns how the lower volume fails now.
+    /// Returns whether the lower volume is silent or fails calls at this moment, and since when.
     pub fn trouble_below(&self, state: &CacheState) -> LowerVolumeTrouble {
         let silence = self.lower.volume.silence();
         let failing = state.lower.fails_since.map(|since| since.elapsed());
@@ -149,7 +149,7 @@ impl CacheCore {
         let _turn = self.lower.flush_turn.lock().await;
         if self.state.lock().lower.is_unflushed {
             let rolled_back = self.lower.volume.extensions().roll_back().await;
-            // Callers that have written since the last flush have to write again.
+            // The loss counter makes the writers since the last flush send their data again.
             self.lower.count_loss();
             self.note_lower(&rolled_back);
             rolled_back?;

@@ -23,7 +23,7 @@ use std::{
 
 use memmap2::MmapMut;
 
-/// A mapping that stays usable in the process when its file is cut short.
+/// A mapped file. If the file is truncated, an access yields zeros instead of killing the process (SIGBUS).
 pub(crate) struct Mapping {
     map: MmapMut,
     region: &'static Region,

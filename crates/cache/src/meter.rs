@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Counts the bytes of the current second and of the one before.
+/// Counts bytes in the current second and in the previous one, to compute a rate.
 pub(crate) struct Meter {
     began: Instant,
     now: u64,
@@ -21,7 +21,7 @@ impl Meter {
         self.now += bytes;
     }
 
-    /// Returns bytes per second, averaged over the last one to two seconds.
+    /// Returns the rate in bytes per second, averaged over the last one to two seconds.
     pub fn rate(&mut self) -> u64 {
         let running = self.turn();
         let seconds = SECOND + running;

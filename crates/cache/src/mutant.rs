@@ -30,9 +30,9 @@ pub enum Mutant {
     DiscardOvertakes,
     /// A requested drain returns when the log has everything, and does not wait for the lower volume.
     DrainDoesNotWait,
-    /// A read returns data that is not stable yet.
+    /// A deliberate fault: a read returns data that is not stable yet.
     ReadTellsEarly,
-    /// The read tier keeps its copies of blocks that are overwritten.
+    /// A deliberate fault: the read tier keeps its copies of overwritten blocks.
     #[cfg(feature = "mutation")]
     TierKeepsOverwritten,
 }
@@ -45,19 +45,18 @@ pub(crate) struct Mutation {
 }
 
 impl Mutation {
-    /// Switches a fault on, and any other one off.
+    /// Switches on this deliberate fault, and switches off any other.
     #[cfg(feature = "mutation")]
     pub fn begin(&self, mutant: Mutant) {
         *self.mutant.lock() = Some(mutant);
     }
 
-    /// Returns true if this fault is switched on.
     #[cfg(feature = "mutation")]
     pub fn is(&self, mutant: Mutant) -> bool {
         *self.mutant.lock() == Some(mutant)
     }
 
-    /// Returns false: without the feature there are no deliberate faults.
+    /// Returns false: without the feature `mutation` no deliberate faults exist.
     #[cfg(not(feature = "mutation"))]
     pub const fn is(&self, _: Mutant) -> bool {
         false

@@ -12,7 +12,6 @@ pub enum CacheOpenError {
     /// The log disk cannot be read or written.
     #[error("the log disk cannot be used: {0}")]
     Log(#[source] Error),
-    /// The log disk holds something that is not a log.
     #[error(
         "the log disk holds something else than a log, or both superblocks of the log are damaged"
     )]
@@ -23,7 +22,6 @@ pub enum CacheOpenError {
         /// Names the object: "log" or "NVRAM".
         what: &'static str,
         found: u32,
-        /// The version that this program writes.
         supported: u32,
     },
     /// The log disk has too few or too many blocks, or its blocks do not have 4096 bytes.
@@ -37,7 +35,6 @@ pub enum CacheOpenError {
         /// The size of the log disk in blocks of 4096 bytes.
         found: u64,
     },
-    /// The log belongs to another volume.
     #[error(
         "the log has data of volume \"{found}\", and the cache is for \"{expected}\"; name the log of this cache, or \
          drain the log into the volume whose data it has, and format the log then"
@@ -68,31 +65,27 @@ pub enum CacheOpenError {
         /// Number of dirty slots of 4096 bytes that were discarded.
         slots: u64,
     },
-    /// The log holds data that is behind the end of one of its volumes.
     #[error(
         "the log holds {slots} blocks of 4096 bytes that lie behind the end of volume \"{name}\": it is \
          damaged, or was written by something else"
     )]
     Beyond {
         name: String,
-        /// Number of slots of 4096 bytes behind the end.
+        /// Number of slots of 4096 bytes that lie behind the end of the volume.
         slots: u64,
     },
-    /// The volume has another size than when the log was formatted.
     #[error(
         "the log was made for {recorded_blocks} blocks of {recorded_size} bytes, the volume now \
          has {blocks} of {size}; drain the log with the former size, then format it"
     )]
     Geometry {
         recorded_blocks: u64,
-        /// Recorded block size in bytes.
         recorded_size: u32,
         /// Current number of blocks of the volume.
         blocks: u64,
         /// Current block size of the volume in bytes.
         size: u32,
     },
-    /// The log has another key than the settings.
     #[error("{}", .0.text())]
     Key(KeyRefusal),
     /// Acknowledged data is missing in the log.
@@ -109,7 +102,6 @@ pub enum CacheOpenError {
          make the NVRAM available again, or open with accept_loss to discard its writes"
     )]
     NvramMissing(String),
-    /// The NVRAM is an older copy: it lacks writes that were acknowledged later.
     #[error(
         "the NVRAM is an older copy of itself: the log has segment {segment}, and the NVRAM has \
          recorded segments up to {noted}; it lacks writes that were acknowledged later"
@@ -118,10 +110,8 @@ pub enum CacheOpenError {
         /// The number of the newest segment of the log whose header says that the NVRAM had
         /// recorded it.
         segment: u64,
-        /// The number of the newest segment that this NVRAM has recorded.
         noted: u64,
     },
-    /// The log, with its NVRAM, is an older copy.
     #[error(
         "log and NVRAM are an older copy: they end at write {ends}, and write {confirmed} of this log was \
          confirmed; the volume may have newer data than the log"
@@ -138,7 +128,6 @@ pub enum CacheOpenError {
     /// A page of the NVRAM cannot be read.
     #[error("the NVRAM cannot be read: {0}")]
     Nvram(String),
-    /// The NVRAM holds acknowledged writes of another log.
     #[error(
         "the NVRAM holds {held} acknowledged writes of log {found}, this is log {expected}; use \
          the right one, or open with accept_loss to discard them"
@@ -151,13 +140,12 @@ pub enum CacheOpenError {
         /// The number of acknowledged writes in the NVRAM.
         held: usize,
     },
-    /// The log is blank, and the NVRAM is in use by another log.
     #[error("the log is blank, but its NVRAM is in use by log {found}: that log is missing")]
     LogMissing {
         /// The log that the NVRAM belongs to.
         found: InstanceId,
     },
-    /// Another log holds the claim on the lower volume.
+    /// The lower volume has granted the exclusive right to write it (claim) to another log.
     #[error("cannot claim the volume for this log: {0}")]
     Claim(std::sync::Arc<str>),
     /// The lower volume does not answer, so it is not known whether this leg of a pair's log has
@@ -191,9 +179,9 @@ pub enum CacheOpenError {
 pub enum KeyRefusal {
     /// The log is encrypted, and no key was given.
     Missing,
-    /// The log is encrypted with another key.
+    /// The log is encrypted with a key other than the configured one.
     Other,
-    /// The log is not encrypted.
+    /// A key is configured, but the log is not encrypted.
     Needless,
 }
 

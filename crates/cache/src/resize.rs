@@ -29,13 +29,12 @@ pub enum ResizeError {
     /// The requested size is not possible for a log.
     #[error("a log cannot have {asked} blocks of 4096 bytes: {why}")]
     Size {
-        /// The requested number of blocks.
+        /// The number of blocks that the operator has requested.
         asked: u64,
         why: String,
     },
     #[error("the log was resized too often since its oldest data was written; drain it first")]
     TooOften,
-    /// The log may need all its room for the data between two flushes.
     #[error(
         "a log whose writes become stable with the next flush cannot shrink while it is in use"
     )]
@@ -80,7 +79,7 @@ impl CacheCore {
         if blocks < now.log_blocks {
             return self.shrink(turn, target).await;
         }
-        // If an earlier shrink was abandoned, use all blocks again.
+        // An earlier shrink was abandoned half-way: let the log use all its blocks again.
         let is_cut = self.state.lock().log.ring.blocks() < now.ring_end() - FIRST_BLOCK;
         if is_cut { self.grow(turn, target).await } else { Ok(()) }
     }
@@ -94,7 +93,7 @@ impl CacheCore {
             let state = shared.state.lock();
             let end = target.ring_end();
             let grown = (end > old_end).then(|| state.log.ring.grown(old_end, end));
-            // Without new blocks, make the ring one zone again if possible.
+            // If the log gains no blocks, make its ring one contiguous zone again if possible.
             Ok(grown
                 .or_else(|| state.log.ring.straight(end))
                 .unwrap_or_else(|| state.log.ring.same()))
@@ -113,7 +112,7 @@ impl CacheCore {
         let end = target.ring_end();
         let (asked, before) = (target.log_blocks, self.log.superblock.lock().await.clone());
         let mut tries = CUT_TRIES;
-        // A repeated request continues where the earlier one has stopped.
+        // A repeated request for this size continues where the earlier shrink has stopped.
         while !self.state.lock().log.ring.layout().is_before(end) {
             let cut = self.change_layout(Arc::clone(&turn), before.clone(), move |shared, _, _| {
                 let why = || "its ring would be too small; drain it first".into();
@@ -223,7 +222,7 @@ impl CacheCore {
     }
 }
 
-/// Keeps segments and frames of the index from being written until it is dropped.
+/// While this exists, no segment and no index frame is written to the log.
 struct Frozen(Arc<CacheCore>);
 
 impl Frozen {

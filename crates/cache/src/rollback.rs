@@ -50,7 +50,7 @@ impl CacheCore {
     }
 }
 
-/// Makes new writes wait until this is dropped.
+/// A roll-back to the last flush is running. New writes wait until this is dropped.
 struct RollingBack<'a>(&'a CacheCore);
 
 impl<'a> RollingBack<'a> {
@@ -81,7 +81,8 @@ impl CacheState {
             self.table.drop_page(index);
             let entry = self.table.entry_mut(index);
             entry.zero = entry.place.is_some_and(|place| place.kind == LogRecordKind::Zero);
-            // A fetch in progress may have been merged with content that is discarded here.
+            // A fetch in progress may have merged its data with the content that is discarded here: do not cache its
+            // result.
             entry.fetch = 0;
             self.table.remove_if_empty(index);
         }

@@ -4,17 +4,15 @@
 /// The moment at which a write that need not be stable is acknowledged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AcknowledgedAt {
-    /// The write is acknowledged when it is stable in the log.
     Log,
     /// The write is acknowledged when it is in the NVRAM; if the NVRAM has failed, when it is in the log.
     Nvram,
-    /// The write is acknowledged when it is in memory.
+    /// The write is acknowledged when its data is in memory, before it is stable.
     Memory,
-    /// The write is acknowledged when it is stable in the lower volume.
     Lower,
 }
 
-/// The order that writes must keep while they wait for the log. See `CacheState::keep_order`.
+/// How far waiting writes may be reordered before they reach the log. See `CacheState::keep_order`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum QueueOrder {
     /// Newer content of a slot may take the position of older content in the queue.
@@ -47,12 +45,12 @@ pub(crate) struct ModeRules {
     pub keeps_over_power_loss: bool,
     /// Data of a write that bypassed the log stays in memory.
     pub keeps_bypassed: bool,
-    /// The claim on the lower volume says that the cache may hold writes back.
+    /// The claim on the lower volume announces that this cache acknowledges writes which it has not sent there yet.
     pub writes_back: bool,
 }
 
 impl ModeRules {
-    /// Returns true if a write may be acknowledged before it is in the log.
+    /// Returns true if the cache may acknowledge a write before the log disk has stored it.
     pub fn is_early(&self) -> bool {
         matches!(self.acknowledged_at, AcknowledgedAt::Nvram | AcknowledgedAt::Memory)
     }

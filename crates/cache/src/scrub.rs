@@ -12,7 +12,7 @@ use crate::{
     slots::{sectors::SLOT_BYTES, table::LogAddress},
 };
 
-/// Scrubs until the cache is dropped. Does nothing if the rate is 0.
+/// Scrubs the log at the configured rate until the cache is dropped. A rate of 0 disables the scrub.
 pub(crate) async fn run(shared: Arc<CacheCore>) {
     let rate = shared.settings.scrub_rate;
     if rate == 0 {
@@ -29,7 +29,7 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
                     corrupt.report(slot, place);
                 }
             }
-            // Pause at least a moment, since a step may have found nothing to read.
+            // Always pause, because a step that found nothing to read yields a pause of 0: the loop would not end.
             let pause = Duration::from_secs_f64(bytes as f64 / rate as f64);
             sleep(pause.max(LEAST_PAUSE)).await;
         }
@@ -97,7 +97,7 @@ fn next(shared: &CacheCore, at: &mut u32, older: &mut usize) -> Option<Vec<(u64,
     Some(places)
 }
 
-/// Reads one slot. Returns false if its data is lost.
+/// Reads one slot from the log and checks it. Returns false if its data is lost.
 async fn scrub(shared: &CacheCore, slot: u64, place: LogAddress) -> bool {
     let found = shared.log.examine(&place).await;
     shared.counters.scrub.scrubbed_slots.add(1);
@@ -124,7 +124,7 @@ const MOST_NAMED: usize = 1000;
 const LEAST_PAUSE: Duration = Duration::from_millis(1);
 /// Number of entries that are looked at in one go under the lock: some tens of microseconds.
 const LOOKED_AT: u32 = 1024;
-/// Number of blocks that are read in one step, one after the other.
+/// Number of log blocks that one step reads, one after the other.
 const READ_AT_ONCE: usize = 64;
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(crate) struct Seals {
 }
 
 struct Book {
-    /// For each opening its first segment and its sealer, oldest first.
+    /// For each opening of the log, the number of its first segment and its encryption, oldest first.
     openings: Vec<(u64, Arc<Sealer>)>,
     /// The salt of the newest opening.
     salt: Salt,

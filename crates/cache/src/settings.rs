@@ -11,7 +11,7 @@ use crate::confirmed::{BootId, ConfirmedIn};
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteMode {
-    /// A write is acknowledged when it is stable on the log disk.
+    /// The cache acknowledges a write when it is stable on the log disk.
     #[default]
     AfterComplete,
     /// A write is acknowledged when it is in the NVRAM. Flushes and writes with FUA still wait for the log disk,
@@ -30,7 +30,7 @@ pub enum WriteMode {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum NvramSurvival {
-    /// The content survives the end of the process, in any way.
+    /// The content of the NVRAM survives the end of the process, even a crash.
     #[default]
     Restart,
     /// The content also survives the loss of power: data in the NVRAM is as stable as data on the log disk.
@@ -53,11 +53,11 @@ pub enum DestageOrder {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "kebab-case")]
 pub enum OversizedEpoch {
-    /// The write is refused.
+    /// A write that does not fit into its epoch is refused.
     #[default]
     #[serde(rename = "refuse")]
     Refused,
-    /// The epoch is split: its first part takes effect without the rest.
+    /// An epoch that does not fit is split, so after a crash the lower volume may hold its first part only.
     Split,
 }
 

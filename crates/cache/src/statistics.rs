@@ -8,7 +8,7 @@ use volume::{TimeHistogram, TimeHistogramSnapshot};
 /// hold a consistent prefix.
 pub const BYPASS_ALLOWED: &str = "none (bypass allowed)";
 
-/// The statistics at one moment, in groups. Counters count from the opening.
+/// Statistics of a cache at one moment, in groups. The counters start at 0 when the cache is opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CacheStatistics {
     pub traffic: TrafficStatistics,
@@ -17,7 +17,6 @@ pub struct CacheStatistics {
     pub log: LogStatistics,
     pub scrub: ScrubStatistics,
     pub recovery: RecoveryStatistics,
-    /// Data that is not in the lower volume yet, and the progress of destage.
     pub destage: DestageStatistics,
     /// The consistency of the lower volume, and epochs.
     pub order: OrderStatistics,
@@ -28,10 +27,10 @@ pub struct CacheStatistics {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrafficStatistics {
     pub reads: u64,
-    /// Bytes read by the host.
+    /// Number of bytes that hosts have read.
     pub read_bytes: u64,
     pub writes: u64,
-    /// Bytes written by the host.
+    /// Number of bytes that hosts have written.
     pub written_bytes: u64,
     pub discards: u64,
     pub flushes: u64,
@@ -66,7 +65,7 @@ pub struct HitStatistics {
     pub hits_tier: u64,
     /// Number of slots read that had to come from the lower volume.
     pub misses: u64,
-    /// Bytes fetched from the lower volume, those read ahead included.
+    /// Number of bytes fetched from the lower volume, including read-ahead.
     pub fetched_bytes: u64,
     /// Bytes fetched ahead of the host's reads.
     pub read_ahead_bytes: u64,
@@ -80,7 +79,7 @@ pub struct HitStatistics {
 pub struct TierStatistics {
     /// Bytes of slots that the read tier holds.
     pub used_bytes: u64,
-    /// Capacity of the read tier in bytes; 0 if there is none.
+    /// Capacity of the read tier in bytes; 0 without a read tier.
     pub bytes: u64,
     /// Number of slots that were admitted to the tier when they were evicted from memory.
     pub admitted_slots: u64,
@@ -88,7 +87,7 @@ pub struct TierStatistics {
     pub dropped_slots: u64,
     /// Number of slots whose block on the disk was corrupt. They were read from the lower volume.
     pub rotten_slots: u64,
-    /// The error for which the tier was switched off, if it was.
+    /// The error that has switched the read tier off.
     pub error: Option<String>,
 }
 
@@ -108,7 +107,7 @@ pub struct LogStatistics {
     pub errors: u64,
     /// Number of blocks of the log that were corrupt when they were read, and were repaired from another copy.
     pub mended: u64,
-    /// The current error of the log disk, while it fails.
+    /// The current error of the log disk; `None` while the disk works.
     pub error: Option<String>,
     /// The error of the NVRAM, if it has failed. Until the next opening every write waits for the log disk.
     pub nvram_error: Option<String>,
@@ -122,7 +121,7 @@ pub struct LogStatistics {
     pub lasts_s: Option<u64>,
     /// Bytes of memory that hold blocks.
     pub dram_used_bytes: u64,
-    /// Bytes of memory for blocks.
+    /// Size in bytes of the memory for cached blocks.
     pub dram_bytes: u64,
 }
 
@@ -145,11 +144,11 @@ pub struct RecoveryStatistics {
     pub slots: u64,
     /// Number of acknowledged writes that were in the NVRAM only.
     pub nvram: u64,
-    /// Number of segments that recovery discarded because no flush came after them.
+    /// Number of segments that recovery has discarded because no flush followed them.
     pub unflushed_segments: u64,
 }
 
-/// Data that is not in the lower volume yet, and the progress of destage.
+/// The dirty data (not in the lower volume yet), and the progress of destage.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DestageStatistics {
     /// Number of slots that are in the log and not in the lower volume.
@@ -158,7 +157,7 @@ pub struct DestageStatistics {
     pub dirty_bytes: u64,
     /// Upper bound of the time that the oldest dirty slot has waited, in milliseconds.
     pub oldest_dirty_ms: u64,
-    /// Age in milliseconds at which dirty slots are destaged, if nothing hinders destage.
+    /// Slots are destaged when they have been dirty for this time in milliseconds, unless destage is paused or slow.
     pub dirty_age_ms: u64,
     /// Number of destage rounds that were completed and have moved the tail of the log.
     pub rounds: u64,
@@ -168,23 +167,23 @@ pub struct DestageStatistics {
     pub destaged_bytes: u64,
     /// Number of writes to the lower volume with which destage has sent data.
     pub destaged_runs: u64,
-    /// Number of slots that were destaged in one write with the slot before them.
+    /// Number of slots that were destaged in the same write as the slot before them.
     pub joined_slots: u64,
     /// Number of slots that were overwritten in the log before they were destaged. The older content is sent only if it
     /// belongs to an earlier epoch.
     pub absorbed_slots: u64,
-    /// Bytes that are destaged per second, averaged over the last one to two seconds.
+    /// Rate of destage in bytes per second, averaged over the last one to two seconds.
     pub rate: u64,
     /// Bytes that may be destaged per second. With 0, nothing is destaged; `None` means no limit.
     pub rate_limit: Option<u64>,
-    /// How long destage has been paused, in milliseconds; `None` if it is not paused.
+    /// Milliseconds since an operator has paused destage; `None` if destage is not paused.
     pub paused_ms: Option<u64>,
 }
 
 /// The consistency of the lower volume, and epochs that did not fit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OrderStatistics {
-    /// The consistency of the lower volume if this cache is lost.
+    /// How consistent the lower volume would be if this cache were lost now.
     pub order: &'static str,
     /// Number of rounds that were too large for an epoch of the lower volume and were split by a
     /// flush.
@@ -277,7 +276,7 @@ counters! { DestageCounters, DestageStatistics:
 counters! { OrderCounters, OrderStatistics: split_rounds, split_epochs, refused_epochs, rolled_back }
 counters! { LowerCounters, LowerStatistics: errors }
 
-/// The counters behind [`CacheStatistics`], in the same groups.
+/// The counters from which [`CacheStatistics`] is made, in the same groups.
 #[derive(Default)]
 pub(crate) struct Counters {
     /// Number of calls from hosts, of all kinds.
@@ -293,7 +292,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Returns the counters as numbers. All other fields are left at their defaults.
+    /// Returns the values of the counters. All other statistics keep their defaults.
     pub fn snapshot(&self) -> CacheStatistics {
         CacheStatistics {
             traffic: self.traffic.snapshot(),

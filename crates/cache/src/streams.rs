@@ -31,16 +31,16 @@ struct SequentialStream {
     /// The reads beyond `next` that arrived before the reads between: a reader with several requests in flight may send
     /// them on several connections. Sorted, at most [`EARLY_READS`].
     early: Vec<Range<u64>>,
-    /// The number of reads that began where the previous one ended.
+    /// Number of reads of this stream that began at the end of the previous read.
     reads: u32,
     /// The number of slots ahead of the reader that should be in memory or being fetched.
     window: u64,
-    /// The slot after the last one that was read ahead.
+    /// Read-ahead has covered the slots before this one.
     ahead: u64,
     /// The reader's position when its speed was last measured, and the time. `None` until its second read:
     /// most single reads are random, and reading the clock takes a noticeable part of their time.
     marked: Option<(u64, Instant)>,
-    /// The reader had to wait for data since its speed was last measured.
+    /// Since the speed of the reader was last measured, one of its reads had to wait for data.
     waited: bool,
     /// The value of `Streams::clock` at the last read.
     used: u64,
@@ -61,12 +61,12 @@ struct Trust {
     wasted: u64,
 }
 
-/// The result of [`Streams::note`].
+/// The result of [`Streams::note`], which looks for sequential reads.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Noted {
-    /// The read continues a stream.
+    /// The read continues a known sequential stream.
     pub continues: bool,
-    /// The slots that the cache should read ahead now.
+    /// The slots that the cache should read ahead after this read; `None` if it should not read ahead.
     pub ahead: Option<Range<u64>>,
 }
 
@@ -116,7 +116,7 @@ impl Streams {
         let most_piece = if self.most_piece == 0 { MOST_PIECE } else { self.most_piece };
         let piece = (window / 2).clamp(1, most_piece.min(MOST_PIECE));
         let end = position + window;
-        // Fetch the next piece only when all of it fits into the window.
+        // Read ahead only when the whole next piece fits into the window of this stream.
         if end < stream.ahead + piece {
             return None;
         }
@@ -134,7 +134,7 @@ impl Streams {
             if left_out == 0 {
                 return Some(at);
             }
-            // A single read is no stream yet.
+            // A stream of only one read is not known to be sequential, so a read near it does not continue it.
             if left_out <= EARLY_SECTORS && stream.reads > 0 && shortly_before.is_none() {
                 shortly_before = Some(at);
             }
@@ -252,7 +252,7 @@ impl SequentialStream {
 }
 
 impl Trust {
-    /// Returns after how many sequential reads the cache should begin to read ahead.
+    /// Returns the number of sequential reads after which the cache should begin to read ahead.
     fn reads(&mut self, ahead: Ahead) -> u32 {
         self.used += ahead.used - self.seen.used;
         self.wasted += ahead.wasted - self.seen.wasted;
@@ -305,7 +305,7 @@ mod tests {
                 advance(Duration::from_millis(1)).await;
                 let sectors = slot * 8..slot * 8 + 8;
                 let ahead = streams.note(sectors, false, 4096, Ahead::default).ahead;
-                // After 500 slots the window has its smallest size.
+                // By slot 500 the read-ahead window has shrunk to its smallest size.
                 if let Some(range) = ahead.filter(|_| slot >= 500) {
                     longest = longest.max(range.end - range.start);
                 }
@@ -370,7 +370,7 @@ mod tests {
     async fn requests_that_overtake_each_other_are_one_stream() {
         let mut streams = Streams::default();
         let mut ahead = 0;
-        // In each group of eight requests of 16 slots, later ones arrive first.
+        // Send eight requests of 16 slots in each group, in an order in which later ones arrive first.
         for group in 0..100 {
             for within in [3, 0, 1, 2, 7, 6, 5, 4] {
                 let first = (group * 8 + within) * 128;

@@ -27,13 +27,10 @@ pub enum TierError {
     Means(String),
     #[error("it holds other data than a read tier")]
     NotATier,
-    /// The disk is the read tier of another log.
     #[error("it belongs to log {0}")]
     OtherLog(InstanceId),
-    /// The disk has another block size than 4096, or too few blocks.
     #[error("a read tier has blocks of 4096 bytes, at least {LEAST_BLOCKS} of them")]
     Size,
-    /// The label has this version, which this program does not know.
     #[error("its format is version {0}, and this program knows version 1")]
     Version(u32),
 }

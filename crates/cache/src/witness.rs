@@ -193,7 +193,7 @@ async fn ask(shared: Weak<CacheCore>, alone: DegradedMirror, claim: Claim) {
                 shared.lower.volume.fence(&Error::Fenced(reason));
                 break shared.signals.changed.notify_waiters();
             }
-            // The lower volume layer sends the claim when the node is connected again.
+            // No connection to the node: the lower volume layer sends the claim when it is connected again.
             Ok(Holding::Waiting) => is_asked = true,
             Ok(Holding::Nothing | Holding::Unsupported | Holding::Reserved) => {
                 let reason = "the volume keeps no claims any more".into();
@@ -230,7 +230,7 @@ pub(crate) fn number(seed: &str) -> u64 {
 /// Far longer than a reachable node needs. After this time hosts get BUSY, long before they abort the
 /// command.
 const LONGEST_QUESTION: Duration = Duration::from_secs(2);
-/// The pause between two looks at the state of the claim.
+/// Pause between two checks of the claim's state.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const STOPPED: &str = "the cache has stopped and requests no claim any more";
 const NO_ANSWER: &str = "the partner does not answer, and the node that must grant to continue \

@@ -93,7 +93,7 @@ impl Cache {
         });
         let is_quiet = timeout(STOP_TIME, settled).await.is_ok();
         shared.state.lock().queue.is_closed = true;
-        // Wake the writes that wait for room: they fail because the cache is closed.
+        // Wake the writes that wait for room in the log: each then fails, because the cache is closed.
         shared.signals.changed.notify_waiters();
         if !is_quiet && !shared.state.lock().queue.is_settled() {
             return Err(Error::Device(
@@ -127,7 +127,7 @@ const STOP_TIME: Duration = Duration::from_secs(2);
 /// time, that write waits until the gateway has declared the partner dead (`dead_after`, 1 s or more); 2.4 s
 /// cover 2 s.
 const NOTE_TIME: Duration = Duration::from_millis(2400);
-/// How long a stop waits for the lower volume to release the claim.
+/// Maximum time that a stop waits for the lower volume to release the exclusive right to write it (claim).
 const RELEASE_TIME: Duration = Duration::from_millis(500);
 /// How long a stop waits for destage of a lost log: as long as for each of the other steps.
 const LAST_SEND_TIME: Duration = Duration::from_secs(2);

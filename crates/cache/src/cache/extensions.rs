@@ -99,7 +99,7 @@ impl FlushedReads for Cache {
 }
 
 impl ExclusiveWriter for Cache {
-    /// The cache claims its lower volume itself, and grants no claim.
+    /// The cache itself is the exclusive writer of its lower volume (holds the claim), so it grants none to callers.
     fn claim(&self, _: Claim) -> Io<'_, Holding> {
         Io::done(Ok(Holding::Unsupported))
     }

@@ -1,4 +1,4 @@
-//! The statistics of a cache, gathered from its parts.
+//! Gathers the statistics of a cache from its parts.
 
 use volume::TimeHistogramSnapshot;
 
@@ -6,7 +6,7 @@ use super::Cache;
 use crate::{nvram::NvramBuffer, slots::sectors::SLOT_BYTES, statistics::CacheStatistics};
 
 impl Cache {
-    /// Returns the counters since the opening of the cache, and its current state.
+    /// Returns the cache's counters since it was opened, and its current state.
     #[must_use]
     pub fn statistics(&self) -> CacheStatistics {
         let shared = &self.shared;

@@ -80,7 +80,7 @@ impl CacheCore {
             return Ok(());
         }
         let asked = self.state.lock().commits.durable;
-        // All callers that arrive while one flush is running share the next flush.
+        // One flush of the log disk runs at a time. All callers that arrive during a flush share the next one.
         let _turn = self.log.flush_turn.lock().await;
         let reached = {
             let state = self.state.lock();
@@ -140,13 +140,13 @@ async fn write_segments(shared: Arc<CacheCore>) {
         let published = {
             let mut state = shared.state.lock();
             let published = state.publish(&batch, shared.rules.epochs_end_by_flush, Instant::now);
-            // Record the seals before any read can look for content of this segment.
+            // Record the authentication tags of the blocks of this segment before any read can look for its content.
             if let Some(seals) = &shared.log.seals {
                 seals.note(published.start, &batch.header);
             }
             published
         };
-        // Raise the confirmed numbers before any write that relies on this segment is acknowledged.
+        // Raise the confirmed numbers before the cache acknowledges a write that relies on this segment.
         shared.confirm();
         // Drop pages and call wakers without the lock.
         let header = batch.header;
@@ -223,7 +223,7 @@ async fn write_segment(shared: &Arc<CacheCore>, batch: &Batch) -> bool {
 struct Reported(Vec<Discriminant<Error>>);
 
 impl Reported {
-    /// Records an error. Returns true for the first one of its kind.
+    /// Returns true for the first error of its kind, which is to be logged, and remembers the kind.
     fn is_first(&mut self, error: &Error) -> bool {
         let kind = discriminant(error);
         let is_first = !self.0.contains(&kind);

@@ -27,7 +27,7 @@ pub(crate) struct Batch {
     sealed: Vec<Bytes>,
     slots: Vec<BatchSlot>,
     tombstones: usize,
-    /// The number of ends of epochs in this segment: 0 or 1.
+    /// Number of epochs that end in this segment: 0 or 1.
     ends: usize,
 }
 
@@ -53,12 +53,11 @@ impl Batch {
         }
     }
 
-    /// Returns the number of slots with content in this segment.
     pub fn slots(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns the data blocks for the log: the sealed ones, if blocks are sealed.
+    /// Returns the data blocks of this segment for the log disk: the encrypted ones if the log has a key.
     pub fn blocks(&self) -> &[Bytes] {
         if self.sealed.is_empty() { &self.pages } else { &self.sealed }
     }
@@ -98,7 +97,7 @@ pub(crate) struct PublishedSegment {
     pub start: u32,
     pub wakers: Vec<Waker>,
     pub absorbed: u64,
-    /// Destage had nothing to send before this segment.
+    /// No slot was dirty before this segment, so its data starts the age of the dirty data.
     pub first_dirty: bool,
 }
 

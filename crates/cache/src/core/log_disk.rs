@@ -26,14 +26,14 @@ use crate::{
 pub(crate) struct SegmentIdentity {
     pub instance: InstanceId,
     pub generation: u64,
-    /// The salt of this opening, if blocks are sealed.
+    /// The random salt that was drawn when the log was opened; `None` if the log is not encrypted.
     pub salt: Option<Salt>,
     /// The NVRAM holds acknowledged writes, so it records the number of each segment before the segment is
     /// written.
     pub noted: bool,
 }
 
-/// The log disk and its superblock, index and seals.
+/// The log disk with its superblock, the index of its segments and its encryption.
 pub(crate) struct CacheLog {
     pub volume: Stack,
     /// The content of the superblock. The lock makes its writers take turns. Lock order: before the lock of
@@ -43,21 +43,21 @@ pub(crate) struct CacheLog {
     pub first_copy: AtomicU64,
     /// The index of the log. While it is locked, no other lock is taken, and nothing is waited for.
     pub index: Mutex<LogIndexFrames>,
-    /// Seals and opens the log's blocks, if they are sealed.
+    /// Encrypts and decrypts the blocks of the log; `None` if the log has no key.
     pub seals: Option<Seals>,
     pub identity: SegmentIdentity,
     /// The pages for the headers of segments and for superblocks.
     pub scratch: Arc<SlotPagePool>,
-    /// Serializes the flushes of a log with NVRAMs in front of it.
+    /// Held during a flush of a log disk that has NVRAMs in front of it: one flush runs at a time.
     pub flush_turn: tokio::sync::Mutex<()>,
-    /// Serializes resizes of the log.
+    /// Held during a resize of the log: one resize runs at a time.
     pub resize_turn: Arc<tokio::sync::Mutex<()>>,
     /// Serializes rollbacks to the last flush.
     pub rollback_turn: tokio::sync::Mutex<()>,
 }
 
 impl CacheLog {
-    /// Returns the log of `superblock`, which must be on the disk already.
+    /// Creates the object for an opened log, whose `superblock` must be on the log disk already.
     pub fn new(
         volume: Stack,
         superblock: Superblock,
@@ -102,7 +102,7 @@ impl CacheLog {
     }
 }
 
-/// Writes the two copies of a superblock, a damaged copy first.
+/// Writes both copies of the log's superblock. Overwrites a damaged copy first, so that one copy is always intact.
 pub(crate) async fn write_copies(
     log: &Stack,
     scratch: &Arc<SlotPagePool>,

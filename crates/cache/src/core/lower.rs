@@ -14,7 +14,7 @@ use crate::{
     slots::sectors::{SECTOR_BYTES, SLOT_BYTES, WHOLE},
 };
 
-/// The load on the link to the lower volume, and its limits.
+/// The requests in flight to the lower volume, and their limits.
 pub(crate) struct FarLink {
     /// Limits the destage writes in flight. While it is locked, no other lock is taken, and nothing is waited
     /// for.
@@ -50,7 +50,7 @@ pub(crate) struct LowerVolume {
     /// The size of an epoch of the lower volume in slots, as the volume last reported it; 0 if it has no
     /// epochs.
     pub epoch_slots: AtomicU64,
-    /// Serializes flushes. The lower volume reports a loss to one flush only.
+    /// Held during a flush of the lower volume: it reports a loss of data to one flush only.
     pub flush_turn: tokio::sync::Mutex<()>,
     /// Used if the lower volume has atomic epochs. A destage round holds this lock exclusively, and bypassing
     /// writes share it: the flush of a bypassing write would end the epoch in the middle of a round.
@@ -63,7 +63,7 @@ pub(crate) struct LowerVolume {
     /// The number of failed flushes and of rollbacks. After each of them, data that was written before may be
     /// lost.
     pub losses: AtomicU64,
-    /// The lower volume has made stable what it held when the cache was opened.
+    /// Set when a flush has made stable all data that the lower volume held when the cache was opened.
     pub is_stable: AtomicBool,
     pub link: FarLink,
 }

@@ -42,7 +42,7 @@ pub(crate) struct CacheCore {
     pub rules: ModeRules,
     pub lower: LowerVolume,
     pub log: CacheLog,
-    /// Set if one leg of the log is with a partner.
+    /// Set if the log is a mirror and one of its legs is on the partner gateway of a pair.
     pub pair: Option<PairWitness>,
     pub pages: Arc<SlotPagePool>,
     pub limits: CacheLimits,
@@ -69,12 +69,11 @@ pub(crate) struct CacheLimits {
     pub entries_beside_log: usize,
 }
 
-/// Wakes tasks of the cache.
 #[derive(Default)]
 pub(crate) struct CacheSignals {
     /// Notifies calls that something changed that they may wait for: room, a commit, a slot lock, a destage run.
     pub changed: Notify,
-    /// Wakes destage: there may be something to send.
+    /// Wakes the destage task, since there may be dirty data to send.
     pub wake_destage: Notify,
 }
 
@@ -174,7 +173,7 @@ impl CacheCore {
             superblock.noted = self.rules.keeps_in_nvram
                 && state.nvram.as_ref().is_some_and(NvramBuffer::is_sound);
         }
-        // A failed attempt may be on the disk: do not use its number again.
+        // Never reuse the number of a superblock whose write has failed: that superblock may be on the disk.
         superblock.sequence += 1;
         let mut next = superblock.clone();
         change(&mut next);
@@ -204,7 +203,7 @@ impl CacheCore {
         Ok(())
     }
 
-    /// Reports once that the superblock cannot be written, and once that it can again.
+    /// Logs one event when the superblock cannot be written, and one when that works again.
     fn report_superblock(&self, written: &Result<(), Error>) {
         let change = self.state.lock().log.superblock_fails.turn(written.is_err());
         match (change, written) {

@@ -39,7 +39,7 @@ impl CacheState {
             self.destage.round = None;
         }
         self.destage.is_starving = false;
-        // All slots that are dirty now were written after the cut.
+        // The round has cleaned all older slots: the slots that are dirty now were written after the round's cut.
         self.destage.dirty_since = (self.table.dirty() > 0).then_some(started);
         if !self.is_dirty() {
             self.destage.dirty_flags.clear();

@@ -21,7 +21,7 @@ impl CacheCore {
     }
 }
 
-/// Keeps destage from waiting for idle periods until it is dropped.
+/// A drain in progress. Until this is dropped, destage does not wait for idle periods.
 struct Draining<'a>(&'a CacheCore);
 
 impl<'a> Draining<'a> {

@@ -45,9 +45,8 @@ pub(crate) struct FailedRounds {
 enum RoundFailureEvent {
     /// The far volume was reset before the flush: the round is sent again, and nothing is lost.
     SentAgain,
-    /// The first failure of its kind since the last round that succeeded.
+    /// The destage round failed in a way in which no round has failed since the last one that succeeded.
     Failed,
-    /// An event has reported a failure of this kind before.
     StillFails,
 }
 
@@ -56,7 +55,7 @@ impl FailedRounds {
     fn note(&mut self, failed: &RoundFailure) -> (RoundFailureEvent, Duration) {
         let is_reset = failed.is_reset();
         let was_reset = std::mem::replace(&mut self.was_reset, is_reset);
-        // A remote volume reports a reset once, to the first flush after it.
+        // A remote volume reports a reset once, to the first flush after the reset, so a repeated round should succeed.
         if is_reset && !was_reset {
             self.delay = Some(FIRST_DELAY);
             return (RoundFailureEvent::SentAgain, FIRST_DELAY);
@@ -123,7 +122,7 @@ pub(crate) fn tell(
     delay
 }
 
-/// The first pause after the lower volume failed; it doubles up to [`LAST_DELAY`].
+/// First pause after the lower volume has failed a destage round. The pause doubles up to [`LAST_DELAY`].
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// Longest pause between two attempts of a destage round.
 const LAST_DELAY: Duration = Duration::from_secs(5);

@@ -150,7 +150,7 @@ struct BegunRound {
     most: u64,
 }
 
-/// A round whose writes were all answered. Only its flush is missing.
+/// A destage round whose writes the lower volume has answered. The flush at its end is still to be sent.
 struct SentRound {
     opened: BegunRound,
     /// The value of [`LowerVolume::known_losses`] before the first write that the next flush has to make
@@ -542,7 +542,7 @@ async fn collect(shared: &CacheCore, opened: &BegunRound) -> Vec<Item> {
     let length = items.len();
     let sort = move || {
         items.sort_unstable_by_key(|item| (item.slot, item.incarnation));
-        // Slots that were overwritten after they had been listed are listed twice.
+        // A slot that was overwritten while the list was made is in the list twice.
         items.dedup_by_key(|item| (item.slot, item.incarnation));
         items
     };

@@ -23,9 +23,9 @@ pub(crate) struct DestagePace {
 enum Obstacle {
     /// An operator has paused destage, or has set the rate to 0.
     Hold,
-    /// The configured rate requires a wait of this length.
+    /// Destage has to wait this long, or it would exceed the configured rate.
     Rate(Duration),
-    /// Hosts have sent requests lately: the idle period ends only after this time.
+    /// Hosts have sent requests lately: destage waits at least this long for an idle period.
     Requests(Duration),
 }
 
@@ -53,7 +53,7 @@ impl DestagePace {
         }
     }
 
-    /// Records that destage sends `bytes` bytes now.
+    /// Counts `bytes` bytes that destage sends now, against the configured rate.
     pub fn spend(&mut self, shared: &CacheCore, bytes: u64) {
         let mut state = shared.state.lock();
         state.destage.meter.count(bytes);

@@ -74,7 +74,8 @@ pub(crate) async fn send_all(
                     shared.counters.destage.joined_slots.add(run.parts.len() as u64 - 1);
                     let counted = run.data_bytes().max(least_weight(shared));
                     weight += counted;
-                    // The window measures the rate of data, so discards are not reported to it.
+                    // The window measures the rate at which data travels, so discards, which have no data, are not
+                    // reported to it.
                     let ticket = (run.kind == LogRecordKind::Data)
                         .then(|| shared.lower.link.writes.lock().sent(run.data_bytes(), Instant::now()));
                     under_way.push(async move { (counted, ticket, send(shared, run).await) });
@@ -164,7 +165,7 @@ enum SendStop {
     Log(Error),
 }
 
-/// Adjacent sectors that are sent in one call.
+/// Adjacent dirty sectors that destage sends with one write.
 struct DestageRun {
     /// The first sector of the run.
     start: u64,
@@ -186,7 +187,7 @@ impl DestageRun {
     }
 }
 
-/// The sectors of one slot in a run.
+/// The sectors of one slot in a [`DestageRun`].
 struct DestageRunPart {
     slot: u64,
     place: LogAddress,
@@ -275,7 +276,7 @@ impl DestageCursor<'_> {
     }
 }
 
-/// Sends one run, and removes it from `DestageRound::in_flight`.
+/// Sends the adjacent sectors of `run` to the lower volume, and removes them from `DestageRound::in_flight`.
 async fn send(shared: &CacheCore, run: DestageRun) -> Result<(), SendStop> {
     let result = send_run(shared, &run).await;
     {

@@ -1,4 +1,4 @@
-//! Tests of the end of a destage round.
+//! Tests of the last step of a destage round, which frees log space.
 
 use journal::{ring::SegmentRing, segment::LogRecordKind};
 

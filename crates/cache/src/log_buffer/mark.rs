@@ -13,7 +13,7 @@ use crate::confirmed::BootId;
 /// Identifies the content of an NVRAM. A new id is drawn each time the NVRAM is cleared.
 pub(super) type BufferId = [u8; 16];
 
-/// The mark of a log buffer. `docs/formats/log-buffer.md` describes its bytes.
+/// The mark that a log buffer (NVRAM in front of a log leg) writes on its disk: `docs/formats/log-buffer.md`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct LogBufferMark {
     pub buffer: BufferId,
@@ -30,9 +30,8 @@ pub(super) enum FoundMark {
     /// The block is zeros: the disk was never used with an NVRAM.
     Blank,
     Mark(LogBufferMark),
-    /// The mark has this format version, which the program does not know.
+    /// A mark of a later format version, which this program does not know.
     Version(u32),
-    /// The block holds something else, or the mark is damaged.
     Garbage,
 }
 
@@ -83,7 +82,7 @@ impl LogBufferMark {
     }
 }
 
-/// Returns the block of the mark: the last one of the disk.
+/// Returns the address of the block that holds the mark: the last one of the disk.
 fn place(disk: &Stack) -> Lba {
     Lba(disk.geometry().blocks - 1)
 }

@@ -39,7 +39,7 @@ pub struct LogBuffer {
 pub struct NvramPromise {
     /// The failures that the NVRAM was declared to survive.
     pub survives: NvramSurvival,
-    /// The boot id of the machine now; `None` if it is not known.
+    /// Identifies the current boot of the machine; `None` if it is not known.
     pub boot: Option<BootId>,
 }
 
@@ -58,18 +58,18 @@ pub enum BufferError {
     /// The disk has returned an error.
     #[error("the log disk fails: {0}")]
     Disk(#[from] Error),
-    /// The disk was used with an NVRAM, and is to be opened without it.
+    /// The disk was used with an NVRAM in front of it, which may hold newer writes: it must not be opened without it.
     #[error("an NVRAM may hold writes that this log does not have")]
     Needed,
     #[error("the NVRAM is in use by another log, and may hold writes of it")]
     OthersMemory,
-    /// The disk holds something else than a leg of a log.
+    /// The disk does not hold a leg of a mirrored log.
     #[error(transparent)]
     Half(#[from] MirrorError),
     /// The leg was made without an NVRAM.
     #[error("it was made without an NVRAM, so its last block cannot hold the mark of an NVRAM")]
     NoPlace,
-    /// The mark has this format version, which the program does not know.
+    /// The mark on the disk has this format version, which the program does not know.
     #[error("the mark of the log's NVRAM has format version {0}, this program knows 1")]
     Version(u32),
     #[error("the NVRAM fails: {0}")]
@@ -101,11 +101,10 @@ struct LogBufferState {
     pending: VecDeque<PendingLogWrite>,
     /// For each block whose newest content is not on the disk: the number of the write, and the content.
     newest: BTreeMap<u64, (u64, Data)>,
-    /// Every write up to this number is on the disk.
     on_disk: u64,
     /// Every write up to this number was put into the NVRAM before the NVRAM failed.
     kept: u64,
-    /// The NVRAM has failed, and the mark says that it is not needed.
+    /// The NVRAM has failed, and the mark on the disk records that all its writes are on the disk.
     is_void: bool,
     /// [`LogBuffer::close`] was called: writes are refused.
     is_closed: bool,
@@ -350,7 +349,7 @@ impl LogBufferState {
         Some((first.block, data, last))
     }
 
-    /// Records that every write up to this number is on the disk.
+    /// Records that every write up to `number` is on the disk, so that the NVRAM need not keep it.
     fn note_on_disk(&mut self, number: u64) {
         while let Some(first) = self.pending.front().filter(|pending| pending.number <= number) {
             for block in first.block..first.block + (first.data.len() / BLOCK_BYTES) as u64 {
@@ -421,7 +420,7 @@ impl LogBufferCore {
         }
     }
 
-    /// Waits until every write that is in the NVRAM now is on the disk.
+    /// Waits until all writes that the NVRAM holds at the call are on the disk.
     async fn drain(self: &Arc<Self>) -> Result<(), Error> {
         let last = self.state.lock().ring.next() - 1;
         self.wait_until(|state| (state.on_disk >= last).then_some(())).await

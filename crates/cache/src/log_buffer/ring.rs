@@ -18,7 +18,7 @@ use crate::nvram::{BUFFER_MAGIC as MAGIC, StableMemory};
 pub(super) struct LogBufferRing {
     memory: Box<dyn StableMemory>,
     buffer: BufferId,
-    /// The records, oldest first.
+    /// The writes that the NVRAM holds, oldest first.
     held: VecDeque<LogBufferRecord>,
     /// The number and the offset of the next record.
     next: (u64, usize),
@@ -43,16 +43,16 @@ impl LogBufferRecord {
     }
 }
 
-/// The content of a memory, from the view of one buffer.
+/// The result of reading an NVRAM for the log buffer with a given id.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum LogBufferContents {
     /// The memory holds no writes: it is zeros, was being cleared, or is that of another buffer without records.
     Blank,
-    /// The memory belongs to this buffer, and its records are whole.
+    /// The NVRAM belongs to this buffer, and all its records are intact.
     Whole,
-    /// The memory belongs to another buffer and holds writes, or has another use.
+    /// The NVRAM belongs to another buffer and holds writes, or another program uses the memory.
     Other,
-    /// The memory belongs to this buffer, and at least one record is damaged.
+    /// The NVRAM belongs to this buffer, and at least one record is damaged.
     Damaged,
 }
 
@@ -157,7 +157,7 @@ impl LogBufferRing {
         (is_whole && fits).then(|| (u64_at(&cell, 0), offset))
     }
 
-    /// Clears the memory for a buffer with this id.
+    /// Erases the NVRAM and labels it for the buffer with this id.
     pub fn format(&mut self, buffer: BufferId) {
         // The magic is cleared first and written last: a memory whose clearing was interrupted is blank.
         self.write(0, &[0; TOP_BYTES]);
@@ -178,7 +178,6 @@ impl LogBufferRing {
         self.write(0, MAGIC);
     }
 
-    /// Returns the records, oldest first.
     pub fn held(&self) -> impl Iterator<Item = &LogBufferRecord> {
         self.held.iter()
     }
@@ -194,7 +193,7 @@ impl LogBufferRing {
         self.memory.error().is_none()
     }
 
-    /// Returns why the memory has failed; `None` if it works.
+    /// Returns the reason why the NVRAM has failed; `None` if it works.
     pub fn error(&self) -> Option<String> {
         self.memory.error().map(ToString::to_string)
     }
@@ -257,7 +256,7 @@ impl LogBufferRing {
         (next + length <= oldest).then_some(next)
     }
 
-    /// Frees the room of all records up to this number.
+    /// Frees the NVRAM space of all writes up to `number`, which are on the disk.
     pub fn release(&mut self, number: u64) {
         while self.held.front().is_some_and(|record| record.number <= number) {
             self.held.pop_front();
@@ -293,7 +292,7 @@ const BUFFER_AT: usize = 16;
 const LENGTH_AT: usize = 32;
 const TOP_CHECKSUM_AT: usize = 40;
 const TOP_BYTES: usize = 44;
-/// Each cell has a cache line of its own.
+/// Offsets of the two cells of the NVRAM. Each has a cache line of its own.
 const CELLS_AT: [usize; 2] = [64, 128];
 const CELL_CHECKSUM_AT: usize = 16;
 const CELL_BYTES: usize = 20;

@@ -289,7 +289,7 @@ async fn after_a_failure_of_the_nvram_writes_wait_for_the_disk_and_its_old_conte
     assert_eq!(get(&*disk, 0, 1).await, [2], "it has waited for the disk");
     assert!(!needs_buffer(&disk).await.expect("readable"));
     end(buffer);
-    // The memory still has the record of the first write.
+    // The memory works again and still holds the record of the first write.
     memory.is_broken.store(false, Ordering::Relaxed);
     let buffer = open(&disk, &memory).await;
     assert_eq!(get(&buffer, 0, 1).await, [2]);

@@ -10,10 +10,10 @@ use volume::{Dirty, JoinedVolume};
 
 use crate::slots::sectors::SLOT_BYTES;
 
-/// The volumes that are opened together for one log.
+/// The volumes that share one log, opened together.
 pub(crate) struct JoinedMembers {
     pub joined: Arc<JoinedVolume>,
-    /// The member records that this opening writes into the superblock.
+    /// The records of these volumes, which are written into the superblock when the log is opened.
     pub records: Vec<MemberRecord>,
 }
 
@@ -54,18 +54,18 @@ pub(crate) fn place_of(slot: u64) -> usize {
     (slot / (JoinedVolume::STRIDE_BYTES / SLOT_BYTES as u64)) as usize
 }
 
-/// The end of each volume of a log.
+/// The sizes of the volumes that share a log. Each has a region of the joined address space.
 pub(crate) struct MemberExtents {
-    /// Blocks from the beginning of one region to that of the next.
+    /// Number of blocks from the first block of a region to that of the next region.
     stride: u64,
     /// Number of blocks of each volume that are used: as many as the superblock has, or fewer.
     blocks: Vec<AtomicU64>,
-    /// A bit for each volume that has been reported as larger than its region.
+    /// Bit n is set when an event has reported that volume n is larger than its region.
     outgrown: AtomicU64,
 }
 
 impl MemberExtents {
-    /// Creates the table for a log of one volume.
+    /// Creates the table for a log that serves one volume.
     pub fn of_one(blocks: u64) -> Self {
         Self { stride: u64::MAX, blocks: vec![blocks.into()], outgrown: 0.into() }
     }
@@ -84,7 +84,7 @@ impl MemberExtents {
     }
 
     pub fn place(&self, block: u64) -> usize {
-        // Skip the division if there is only one volume, since every request comes here.
+        // Every request comes here: avoid the division if the log serves only one volume.
         if self.blocks.len() == 1 { 0 } else { (block / self.stride) as usize }
     }
 
@@ -108,7 +108,7 @@ impl MemberExtents {
         if place == 0 { 0 } else { place as u64 * self.stride }
     }
 
-    /// Returns the last block of the volume in a region, if it has any.
+    /// Returns the joined address of the last block of the volume in region `place`; `None` if it has no blocks.
     pub fn last(&self, place: usize) -> Option<u64> {
         self.blocks(place).checked_sub(1).map(|last| self.place_start(place) + last)
     }
@@ -123,7 +123,7 @@ impl MemberExtents {
 /// Flags that say for which volumes the log has dirty data, or is about to have some.
 pub(crate) struct DirtyFlags {
     slots_per_place: u64,
-    /// One flag for a log of one volume, otherwise one for each region.
+    /// One entry for each region; only one if the log serves one volume.
     flags: Vec<Dirty>,
 }
 

@@ -21,7 +21,7 @@ pub(crate) enum ReadPurpose {
     Random,
     /// A read of a host that continues a sequential stream.
     Stream,
-    /// Read-ahead: no host has asked for the data yet.
+    /// A read-ahead: the cache fetches data that no host has requested yet.
     Ahead,
 }
 
@@ -31,7 +31,7 @@ impl ReadPurpose {
     }
 }
 
-/// The reads of one far volume, in flight and waiting.
+/// Limits the reads of one far volume: the reads in flight, and those that wait.
 pub(crate) struct Flow(Mutex<Reads>);
 
 struct Reads {
@@ -60,7 +60,7 @@ pub(crate) struct Backlog {
     pub ahead: u64,
 }
 
-/// A read in flight. Dropping it before [`FarReadPassage::answered`] counts the read as failed.
+/// A read of the far volume that is in flight. Dropping this before [`FarReadPassage::answered`] counts it as failed.
 #[must_use]
 pub(crate) struct FarReadPassage<'a> {
     flow: &'a Flow,
@@ -115,7 +115,7 @@ impl Flow {
         }
     }
 
-    /// Returns the maximum number of bytes that one sequential read or read-ahead should have.
+    /// Returns the maximum size in bytes of one sequential read or read-ahead of the far volume.
     pub fn longest_request(&self) -> u64 {
         self.0.lock().window.longest_request(Instant::now())
     }
@@ -234,7 +234,7 @@ impl Drop for FarReadQueuePlace<'_> {
         let mut reads = self.flow.0.lock();
         reads.stream.retain(|waiting| waiting.number != self.number);
         reads.ahead.retain(|waiting| waiting.number != self.number);
-        // This dropped read may have been woken already, so wake the next one.
+        // The dropped read may have been woken just now. Wake the next read in its stead.
         reads.wake_first();
     }
 }
@@ -252,7 +252,6 @@ mod tests {
 
     const PIECE: u64 = 64 << 10;
 
-    /// Fills the window with read-ahead.
     fn full(flow: &Flow) -> Vec<FarReadPassage<'_>> {
         let mut passages = Vec::new();
         while let Ok(passage) = flow.begin(ReadPurpose::Ahead, 0, PIECE) {

@@ -28,7 +28,7 @@ pub(crate) struct SilenceWatch {
 }
 
 struct Silence {
-    /// The number of calls that the lower volume has not answered yet.
+    /// Number of calls that the lower volume has not answered yet.
     asked: usize,
     /// The time of the last answer, or that of the first unanswered call if this is later.
     since: Instant,
@@ -76,12 +76,12 @@ impl SilenceWatch {
         self.fenced.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Returns the state of the claim on the lower volume.
+    /// Returns whether the lower volume has granted this cache the exclusive right to write it (claim).
     pub fn holding(&self) -> Holding {
         self.lower.extensions().holding()
     }
 
-    /// Fails all later calls if the lower volume now refuses the claim.
+    /// Fails all later calls if the lower volume has refused the claim, since another log may now write the volume.
     pub fn look_at_claim(&self) {
         if let Holding::Refused(reason) = self.holding() {
             self.fence(&Error::Fenced(reason));

@@ -13,7 +13,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-/// The window of one direction of one far volume.
+/// Limits the bytes in flight to one far volume, separately for reads and for writes.
 pub(crate) struct Window {
     bytes: u64,
     mode: WindowMode,
@@ -21,7 +21,7 @@ pub(crate) struct Window {
     least_trip: Option<Duration>,
     /// The shortest trip before the path became longer.
     shorter: Option<Duration>,
-    /// When to drain the window again although the rate has not fallen, and why.
+    /// The next time at which the window drains although the rate has not fallen, and the reason.
     next_drain: Option<(Instant, Reason)>,
     rate: Peak,
     /// The number of rounds from one probe for a higher rate to the next: [`PROBED`] or [`SELDOM_PROBED`].
@@ -29,7 +29,7 @@ pub(crate) struct Window {
     /// The highest rate when the last probe began, in bytes per second.
     rate_before_probe: f64,
     round: WindowRound,
-    /// The time of the last answer, if nothing has been in flight since.
+    /// The time of the last answer; `None` while requests are in flight.
     idle_since: Option<Instant>,
     /// Number of full rounds in a row whose rate was below [`SLOW`] times the peak.
     slow_rounds: u32,
@@ -55,7 +55,7 @@ struct RequestsUnderWay {
 }
 
 impl RequestsUnderWay {
-    /// Adds a request of `bytes` bytes that is sent now.
+    /// Adds a request of `bytes` bytes, sent at time `now`, to the requests in flight.
     fn add(&mut self, bytes: u64, now: Instant) -> WindowTicket {
         let number = self.next_number;
         let is_alone = self.timely_bytes == 0;
@@ -98,7 +98,7 @@ impl RequestsUnderWay {
 enum WindowMode {
     /// The window doubles with each round, until three rounds in a row bring no more or the trips show a queue.
     Grow { best: f64, flat: u32, trial: Option<WindowTrial> },
-    /// The window follows the measured rate and trip, for `rounds` rounds now.
+    /// The window follows the measured rate and round trip time, and has done that for `rounds` rounds.
     Follow { rounds: u32 },
     /// Only one request is in flight at a time, so that its trip is that of an empty link. The shortest of
     /// several trips counts, since a single answer may be late for other reasons. Random reads do not wait
@@ -113,14 +113,14 @@ struct WindowTrial {
     /// The least trip before the trial. It is still right if the trial shows that the path has not become
     /// longer.
     least_trip: Duration,
-    /// If the trial reaches this rate, the path is longer.
+    /// The trial succeeds at this rate in bytes per second: then the path has become longer.
     rate: f64,
 }
 
 /// The reason why a window drains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reason {
-    /// The rate has fallen. Either the link is slower, or the path is longer.
+    /// The rate has fallen below `peak`. Either the link has become slower, or the path has become longer.
     Slow { peak: f64 },
     /// The least trip may be too long. Other senders may have filled the queue of the link when it was
     /// measured. Or the path was longer and has become short again: a window of the size of the longer path
@@ -131,7 +131,7 @@ enum Reason {
     Retry,
 }
 
-/// The highest rate of the last one to two spans, in bytes per second.
+/// The highest rate in the last one to two spans of time, in bytes per second.
 #[derive(Default)]
 struct Peak {
     since: Option<Instant>,
@@ -139,7 +139,7 @@ struct Peak {
     before: f64,
 }
 
-/// About one round trip, over which rate and trip are judged.
+/// A period of about one round trip, for which the rate and the round trip time are measured.
 struct WindowRound {
     since: Instant,
     /// The number of the first request that is sent in this round. Only an answer to this request or a later
@@ -147,7 +147,7 @@ struct WindowRound {
     first_number: u64,
     bytes: u64,
     answers: u32,
-    /// A request had to wait for the window in this round.
+    /// A request had to wait during this round because the window was full.
     was_full: bool,
 }
 
@@ -155,7 +155,7 @@ struct WindowRequest {
     number: u64,
     sent: Instant,
     bytes: u64,
-    /// No other request was in flight when this one was sent, late requests aside.
+    /// When this request was sent, no other request was in flight, except late ones.
     is_alone: bool,
     is_late: bool,
 }
@@ -165,7 +165,7 @@ struct WindowRequest {
 #[derive(Debug)]
 pub(crate) struct WindowTicket(u64);
 
-/// The state of a window, for the status.
+/// The state of a window, as the status report shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Estimate {
     /// The measured rate in bytes per second.
@@ -220,18 +220,18 @@ const QUEUED: f64 = 2.0;
 const QUEUED_IN_TRIAL: f64 = 1.25;
 /// A round that is full and has less than this part of the peak rate is slow.
 const SLOW: f64 = 0.5;
-/// This many slow rounds in a row mean that the link has changed.
+/// After this number of slow rounds in a row, the link is assumed to have changed.
 const SLOW_ROUNDS: u32 = 4;
 /// The number of requests that travel alone before the drain ends.
 const DRAIN_TRIPS: u32 = 2;
 /// If the trip on an empty link is longer by this factor, the path has changed.
 const LONGER: f64 = 1.5;
-/// A trial succeeds if the rate returns to this part of the former rate.
+/// A trial of a longer path succeeds if the rate returns to this fraction of the former rate.
 const RESTORED: f64 = 0.8;
 /// The time until the first trip is measured again, because other senders may have filled the queue during the
 /// first measurement.
 const UNSURE: Duration = Duration::from_secs(5);
-/// The time after a failed trial until the next one.
+/// After a failed trial of a longer path, wait this long before the next one.
 const RETRY: Duration = Duration::from_secs(10);
 /// The time between two drains while the path is longer than it once was. Such a drain finds out whether the
 /// path has become short again. The drain costs two trips: a sixtieth of the time at 80 ms.
@@ -241,13 +241,13 @@ const REPEAT: Duration = Duration::from_secs(10);
 const RETRIED: f64 = 2.2;
 /// The shortest span of time over which [`Peak`] takes the highest rate.
 const SPAN: Duration = Duration::from_secs(1);
-/// The span of [`Peak`] is at least this many trips.
+/// A span, over which [`Peak`] takes the highest rate, lasts at least this number of round trips.
 const SPAN_TRIPS: u32 = 10;
-/// A round has at least this many answers: fewer say little about the rate.
+/// A round has at least this number of answers: fewer give no reliable rate.
 const ROUND_ANSWERS: u32 = 8;
 /// The shortest time after which a request may count as late.
 const LATE: Duration = Duration::from_millis(100);
-/// A request counts as late after this many trips of a full window.
+/// A request counts as late after this number of round trip times at a full window.
 const LATE_TRIPS: f64 = 8.0;
 
 impl Window {
@@ -309,7 +309,7 @@ impl Window {
         has_room
     }
 
-    /// Records that a request of `bytes` bytes is sent now.
+    /// Records a request of `bytes` bytes that is sent at time `now`.
     pub fn sent(&mut self, bytes: u64, now: Instant) -> WindowTicket {
         if self.under_way.requests.is_empty() {
             // Leave the time without requests out of the round. Continue the round nevertheless: if all

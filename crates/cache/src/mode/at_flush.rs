@@ -51,7 +51,7 @@ pub(super) fn begin_flush(core: &Arc<CacheCore>) -> Result<bool, Error> {
 }
 
 pub(super) async fn flush(core: &Arc<CacheCore>) -> Result<(), Error> {
-    // `settle` ends the epoch.
+    // `settle` ends the open epoch, so the flushed writes are destaged as one.
     core.settle().await?;
     core.log_on_disk().await
 }

@@ -13,13 +13,13 @@ use crate::{
     write::{HostWrite, may_pass, room::BETWEEN_STEPS, stalled},
 };
 
-/// A discard in progress. First write the [edges](Self::next_edge), then discard the slots.
+/// A discard in progress. First write zeros to the [edges](Self::next_edge), then discard the whole slots.
 pub(super) struct DiscardPlan {
-    /// Ranges of sectors outside of whole slots that are still to be written.
+    /// Ranges of sectors at either end that do not fill a slot, and still have to be overwritten with zeros.
     edges: [Option<(u64, u64)>; 2],
-    /// The whole slots, `first .. end`. They may be none.
+    /// The slots that the discard covers completely, `first .. end`; the range may be empty.
     slots: (u64, u64),
-    /// The discard has changed something: from now on no error is BUSY.
+    /// The discard has already changed data, so it must not return BUSY any more: the host would repeat it.
     begun: bool,
 }
 
@@ -41,7 +41,7 @@ impl DiscardPlan {
         Self { edges, slots, begun: false }
     }
 
-    /// Returns the next write of zeros. Call [`Self::edge_written`] with its result.
+    /// Returns the next edge as a write of zeros. Pass the result of the write to [`Self::edge_written`].
     pub fn next_edge(&mut self, durability: Durability) -> Option<HostWrite> {
         let (sector, end) = self.edges.iter_mut().find_map(Option::take)?;
         let data = Data::zeros((end - sector) as usize * SECTOR_BYTES);

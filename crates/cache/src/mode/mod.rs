@@ -66,7 +66,6 @@ pub(crate) fn begin_flush(core: &Arc<CacheCore>) -> Result<bool, Error> {
     }
 }
 
-/// Makes all acknowledged writes stable.
 pub(crate) async fn flush(core: &Arc<CacheCore>) -> Result<(), Error> {
     match core.settings.report {
         WriteMode::AfterComplete => after_complete::flush(core).await,
@@ -86,7 +85,7 @@ pub(crate) async fn discard(core: &Arc<CacheCore>, sector: u64, sectors: u64) ->
     }
 }
 
-/// Checks that a write of `bytes` bytes would be accepted now.
+/// Checks whether the cache would accept a write of `bytes` bytes at this moment.
 pub(crate) fn admit(core: &Arc<CacheCore>, bytes: usize) -> Result<(), Error> {
     match core.settings.report {
         WriteMode::AfterComplete => after_complete::admit(core, bytes),

@@ -1,4 +1,4 @@
-//! The content of an NVRAM at opening, and the log that it belongs to.
+//! Reads an NVRAM when a cache is opened: its content, and the log to which it belongs.
 
 use super::{StableMemory, layout::*, slot_header::SlotHeader};
 use journal::{
@@ -27,9 +27,9 @@ pub(crate) enum NvramContents {
     /// The memory belongs to this log. `held` has the acknowledged writes in serial order, `watermark` is the
     /// newest stable segment, and `begun` is the newest segment that was begun.
     Ours { mark: u32, held: Vec<HeldNvramSlot>, watermark: u64, begun: u64 },
-    /// The memory belongs to another log, and holds `held` acknowledged writes of that log.
+    /// The NVRAM belongs to log `instance`, and holds `held` acknowledged writes of that log.
     Other { instance: InstanceId, held: usize },
-    /// The memory has a format version that this program does not know.
+    /// The NVRAM has a format version that this program does not know.
     Version(u32),
     /// The header is damaged and cannot say which log the memory belongs to; the text describes the damage.
     Damaged(String),

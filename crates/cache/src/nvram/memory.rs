@@ -1,4 +1,4 @@
-//! The stable memory of an NVRAM, and the mapped file that implements it.
+//! The stable memory of an NVRAM: the trait, and the mapped file that implements it.
 
 use std::{
     fs::{File, TryLockError},
@@ -28,10 +28,10 @@ pub trait StableMemory: Send + 'static {
     /// Returns the size in bytes, which never changes.
     fn len(&self) -> usize;
 
-    /// Fills `to` with the bytes that begin at `offset`.
+    /// Fills `to` with the bytes from `offset` on.
     fn read(&self, offset: usize, to: &mut [u8]);
 
-    /// Replaces the bytes that begin at `offset`.
+    /// Writes `from` at `offset`.
     fn write(&mut self, offset: usize, from: &[u8]);
 
     /// Returns why a write could not be made stable, if that has happened. The error is final: earlier writes
@@ -53,7 +53,7 @@ pub struct MappedFile {
     /// Each write is synced to the storage of the file.
     is_synced: bool,
     error: Arc<OnceLock<io::Error>>,
-    /// Kept open because it holds the file lock.
+    /// The file stays open because this descriptor holds the file lock.
     file: File,
 }
 

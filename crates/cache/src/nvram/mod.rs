@@ -41,13 +41,13 @@ pub(crate) struct NvramBuffer {
     sealing: Option<Sealing>,
 }
 
-/// The state for sealing the data of a buffer.
+/// The key and counters with which an NVRAM encrypts its slots.
 struct Sealing {
     key: LogKey,
     instance: InstanceId,
     salt: Salt,
     sealer: Sealer,
-    /// Number of slots that were sealed in this opening.
+    /// Number of slots that were encrypted since the NVRAM was opened.
     count: u64,
 }
 
@@ -181,7 +181,7 @@ impl NvramBuffer {
         put_u32(&mut header, MARK_AT, mark);
         let checksum = crc32c(&header[..CHECKSUM_AT]);
         put_u32(&mut header, CHECKSUM_AT, checksum);
-        // Write the magic last: until then, a torn header begins with zeros.
+        // Write the magic number last: a header that is torn before that begins with zeros.
         self.write(MAGIC.len(), &header[MAGIC.len()..]);
         self.write(0, MAGIC);
         self.free = (0..self.slots).rev().collect();
@@ -207,7 +207,7 @@ impl NvramBuffer {
         self.memory.error().is_none()
     }
 
-    /// Returns the error of the memory, if it has failed; see [`StableMemory::error`].
+    /// Returns the error with which the memory has failed; see [`StableMemory::error`].
     pub fn error(&self) -> Option<&io::Error> {
         self.memory.error()
     }
@@ -354,7 +354,7 @@ impl NvramBuffer {
         crc32c(&data) == u32_at(&entry, ENTRY_DATA_CHECKSUM_AT)
     }
 
-    /// Returns the header of a slot, repaired if one bit of it has flipped.
+    /// Returns the header of slot `index`. If one bit of it has flipped, returns the repaired header.
     fn entry(&self, index: u32) -> [u8; ENTRY_BYTES] {
         let mut entry = [0; ENTRY_BYTES];
         self.memory.read(entry_at(index), &mut entry);

@@ -7,14 +7,13 @@ use super::{
 };
 use journal::{bytes::u32_at, checksum::crc32c};
 
-/// A slot header as it was found in the memory.
+/// A slot header of the NVRAM, as it was found when the cache was opened.
 pub(super) enum SlotHeader {
-    /// The header is all zeros.
     Free,
-    /// The slot was free, and some zeros of its header have flipped.
+    /// The slot was free: some zero bits of its header have flipped.
     Flipped,
     Whole([u8; ENTRY_BYTES]),
-    /// One bit had flipped. This is the repaired header.
+    /// One bit of the header had flipped. The array is the repaired header.
     Mended([u8; ENTRY_BYTES]),
     /// The header was being written at a crash, or is damaged beyond repair.
     Torn,
@@ -39,7 +38,7 @@ impl SlotHeader {
 pub(super) struct Damage {
     /// Slots that were free: so few bits of the header are set that they are flipped zeros.
     pub(super) unused: Vec<u32>,
-    /// Slots whose header had one flipped bit, each with the repaired header.
+    /// Slots with one flipped bit in the header, each with the repaired header.
     pub(super) mended: Vec<(u32, [u8; ENTRY_BYTES])>,
     /// Slots whose header was being written at the crash, or is damaged beyond repair.
     pub(super) torn: Vec<u32>,

@@ -37,7 +37,6 @@ pub(super) struct OpenedParts {
     pub log: Stack,
     pub joining: Option<JoinedMembers>,
     pub pair: Option<PairWitness>,
-    /// The superblock as it is on the log disk now.
     pub superblock: Superblock,
     pub found: FoundLog,
     pub nvram: Option<NvramBuffer>,

@@ -41,7 +41,7 @@ pub(super) fn check_belongs(
     check_geometry(recorded, lower)
 }
 
-/// Fails if a volume with this geometry cannot be the one with this identity.
+/// Fails if `geometry` shows that the volume is not the one to which the log belongs.
 pub(super) fn check_geometry(
     identity: &LogVolumeIdentity,
     geometry: Geometry,

@@ -16,14 +16,14 @@ use crate::{
 
 /// The key of the settings, and the result of comparing it with that of the log.
 pub(super) struct OpeningKey {
-    /// The key, with the salt of this opening.
+    /// The log key of the settings, and the random salt that was drawn for this opening of the log.
     sealing: Option<(LogKey, Salt)>,
     /// The reason why the key of the settings is not that of the log; `None` if it is.
     wrong: Option<KeyRefusal>,
 }
 
 impl OpeningKey {
-    /// Returns the key of the settings, with a new random salt for this opening.
+    /// Takes the log key from the settings and draws a new random salt for this opening of the log.
     pub fn new(settings: &Settings, superblock: &Superblock) -> Result<Self, CacheOpenError> {
         let salt = settings.log_key.is_some().then(draw_salt).transpose();
         let salt = salt.map_err(|error| CacheOpenError::Settings(error.into()))?;
@@ -46,7 +46,7 @@ impl OpeningKey {
         self.sealing.as_ref().map(|(_, salt)| *salt)
     }
 
-    /// Returns true if the log was made for another key, or for none.
+    /// Returns true if the log was written with another key, or without encryption.
     pub fn is_wrong(&self) -> bool {
         self.wrong.is_some()
     }

@@ -58,7 +58,7 @@ pub(super) async fn scan_until_whole(
         }
         break found;
     };
-    // The log now holds only flushed writes, since recovery discards the others.
+    // Recovery has discarded all writes after the last flush, so the epoch ends with the last segment.
     if rules.epochs_end_by_flush && found.scan.ring.segments() > 0 {
         found.epochs.seal(found.scan.ring.next() - 1);
     }
@@ -114,7 +114,7 @@ pub(super) fn new_epochs(
     epochs
 }
 
-/// Enters one segment of the log into the table.
+/// Enters the records of one log segment into the slot table.
 fn apply(table: &mut SlotTable, epochs: &mut Epochs, start: u32, header: &SegmentHeader) {
     let mut block = start;
     for record in &header.records {

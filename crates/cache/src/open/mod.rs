@@ -51,7 +51,7 @@ use crate::{
 
 /// The volumes and the NVRAM of a cache.
 pub struct Parts {
-    /// The volume that is cached.
+    /// The volume that the cache is for.
     pub lower: Stack,
     /// The log disk: blocks of 4096 bytes, not used otherwise.
     pub log: Stack,
@@ -157,7 +157,7 @@ async fn read_and_check(
     let (mut found, doubt) = scanned;
     key.refuse_if(found.table.dirty() > 0 || found.scan.loss.is_some())?;
 
-    // Refuses or accepts the loss of acknowledged data. Writes nothing.
+    // Fails if acknowledged data is lost, unless the settings accept the loss. This step writes no data.
     let newest = refuse_or_accept_loss(&settings, &superblock, &mut found, &nvram, confirmed)?;
     if is_void {
         let slots = nvram.buffer.as_ref().map_or(0, NvramBuffer::slots);
@@ -221,7 +221,6 @@ struct Opening {
     settings: Settings,
     rules: ModeRules,
     bottom: OpeningBottom,
-    /// The superblock on the log disk, or the one that is written next.
     superblock: Superblock,
     key: OpeningKey,
     nvram: FoundNvram,

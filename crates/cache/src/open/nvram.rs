@@ -19,12 +19,12 @@ use crate::{
     },
 };
 
-/// An NVRAM that was found at an opening, and its contents.
+/// The NVRAM and its contents, as found when the cache is opened.
 pub(super) struct FoundNvram {
     pub buffer: Option<NvramBuffer>,
     /// The mark by which the log recognises its NVRAM; 0 if there is no NVRAM.
     mark: u32,
-    /// Acknowledged writes, in serial order.
+    /// Acknowledged writes that the NVRAM holds, in the order of their serials.
     pub held: Vec<HeldNvramSlot>,
     /// The number of the newest segment that the NVRAM has recorded as stable.
     pub watermark: Option<u64>,
@@ -37,7 +37,7 @@ pub(super) struct FoundNvram {
 /// The changes that an opening makes to an NVRAM before the NVRAM is used.
 #[derive(Default)]
 pub(super) struct NvramChange {
-    /// Format the NVRAM, because this log has not used it before.
+    /// True to format the NVRAM, because this log has not used it before.
     formats: bool,
     /// Slots whose writes the log does not need.
     pub released: Vec<u32>,
@@ -147,7 +147,7 @@ impl FoundNvram {
         Ok(Self { buffer: Some(buffer), mark, held, watermark, noted, change })
     }
 
-    /// Refuses an NVRAM that is an older copy.
+    /// Fails if the log shows that this NVRAM is an older copy, which lacks acknowledged writes.
     pub fn check_noted(&self, superblock: &Superblock, found: &Scan) -> Result<(), CacheOpenError> {
         match self.noted {
             Some(noted) => older::check_nvram(superblock, found, noted),

@@ -1,4 +1,4 @@
-//! Recognises a log or an NVRAM that was replaced by an older copy.
+//! Detects that a log or an NVRAM was replaced by an older copy of itself.
 
 use journal::{recovery::Scan, superblock::Superblock};
 
@@ -11,7 +11,7 @@ use crate::{
     settings::{NvramSurvival, Settings},
 };
 
-/// Returns the confirmed numbers that the store of the settings has for this log.
+/// Returns the confirmed numbers of this log, as recorded in the store that the settings name.
 pub(crate) fn recall(
     settings: &Settings,
     superblock: &Superblock,

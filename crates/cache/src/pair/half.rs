@@ -15,7 +15,7 @@ use tokio::{
 };
 use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Stack, Volume};
 
-/// A file or device with a leg of a log, and its current user.
+/// A file or device that holds one leg of a mirrored log, and the session that may use it now.
 pub struct LogLeg {
     disk: Stack,
     /// Each call holds this lock shared until the call has ended. A change of the user holds it exclusively.

@@ -1,4 +1,4 @@
-//! The services that a member of a pair needs from the gateway around it.
+//! The services that a gateway provides to its member of a pair, such as opening the cache.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ pub trait PairMemberHost: Send + Sync + 'static {
     /// partner sends them again. The partner can begin a new session.
     fn turn_partner_away(&self) -> PairMemberAnswer<'_, ()>;
 
-    /// Checks that the far volume answers now.
+    /// Checks that the far volume answers a request at this moment.
     fn far(&self) -> PairMemberAnswer<'_, ()>;
 
     /// Opens the cache ([`Cache::open_pair`]) with this log, and serves the unit. If the log has only one leg, first

@@ -25,18 +25,18 @@ use crate::{Cache, random::random, witness::blocks_of};
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Role {
-    /// The member serves the unit.
+    /// The member serves the unit to hosts.
     Active,
-    /// The member is on standby, and lends its leg to the partner.
+    /// The member does not serve the unit: the active partner writes to this member's leg of the log.
     Standby,
 }
 
 /// The result of a question to the partner.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PartnerObservation {
-    /// The partner serves the unit.
+    /// The partner serves the unit to hosts.
     Active,
-    /// The partner is on standby, and lends its leg to this member.
+    /// The partner does not serve the unit: this member may write to the partner's leg of the log.
     Standby,
     Silent,
 }
@@ -53,11 +53,11 @@ pub struct PairMemberStatus {
     pub partner_is_there: bool,
     /// The status of both legs, the local one first; only while the member is active.
     pub halves: Option<[MirrorLegStatus; 2]>,
-    /// The reason why the last action failed, if one did.
+    /// The reason why this member's last action, such as a takeover, has failed; `None` if none failed.
     pub reason: Option<Arc<str>>,
 }
 
-/// One of the two gateways of a pair.
+/// A gateway of a pair: it serves the unit, or stands by with a leg of the log.
 pub struct PairMember {
     half: Arc<LogLeg>,
     surroundings: Arc<dyn PairMemberHost>,
@@ -75,7 +75,7 @@ struct PairMemberState {
     is_asked: bool,
 }
 
-/// The log and the cache while this member serves the unit.
+/// The open log and cache, which exist while this member serves the unit.
 #[derive(Clone)]
 struct Active {
     mirror: Arc<Mirror>,
@@ -83,7 +83,7 @@ struct Active {
 }
 
 impl Active {
-    /// Fails unless the partner stands by and its leg has everything.
+    /// Fails unless the partner is on standby and its leg of the log holds all data.
     fn may_hand_over(&self, seen: PartnerObservation) -> Result<(), Arc<str>> {
         if seen != PartnerObservation::Standby {
             return Err("the partner is not on standby".into());
@@ -95,19 +95,19 @@ impl Active {
     }
 }
 
-/// The observations of the partner that are kept between two questions to it.
+/// The state that a member keeps between two requests for the state of its partner.
 struct PartnerWatch {
     session: Option<Stack>,
     /// The time of the partner's last answer.
     last_answer: Instant,
     /// The start of this member. Earlier calls of the partner to the local leg are unknown.
     begun: Instant,
-    /// The time since which both members stand by.
+    /// Both members have been on standby since this time.
     idle: Instant,
     before: PartnerObservation,
     /// The label of the partner's leg says that the leg was not used alone.
     is_as_it_was: bool,
-    /// This member does not take the unit over before this time.
+    /// This member does not take over the unit before this time.
     rest_until: Instant,
     /// The unit was handed over: take it back only if the partner has failed, or if both members have stood
     /// by for ten times `dead_after`.
@@ -115,7 +115,7 @@ struct PartnerWatch {
 }
 
 impl PairMember {
-    /// Creates a member that stands by, with its leg of the log.
+    /// Creates a member on standby that owns the leg `half` of the log.
     #[must_use]
     pub fn new(
         half: Arc<LogLeg>,
@@ -373,7 +373,7 @@ impl PairMember {
             return self.step_back(watch, active, false, Some(reason)).await;
         }
         if std::mem::take(&mut self.known.lock().is_asked) {
-            // Check again: the state may have changed since the request.
+            // Repeat the check: since the request, the partner or its leg may have failed.
             if let Err(reason) = active.may_hand_over(seen) {
                 tracing::warn!(%reason, remedy = HANDOVER_REMEDY, "handover refused");
                 self.known.lock().reason = Some(reason);
@@ -446,7 +446,7 @@ impl PairMember {
         watch.rest_until = Instant::now() + REST;
     }
 
-    /// Fills the partner's leg.
+    /// Copies the log to the partner's leg, so that both legs hold all data again.
     async fn rejoin(&self, watch: &mut PartnerWatch, active: &Active) -> Result<(), Arc<str>> {
         let theirs = self.fresh(watch).await?;
         // Ask again before the leg is overwritten, even if no host has written since: the partner may have

@@ -6,7 +6,7 @@ use volume::HalfLabel;
 /// The legs with which the log is opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PairOpeningPlan {
-    /// Both legs. They differ at most by writes that were never acknowledged.
+    /// Open the log with both legs. They differ at most by writes that were never acknowledged.
     Both,
     /// Only the local leg. The partner's leg is filled from it after the node has granted the claim of the
     /// local leg.

@@ -20,7 +20,7 @@ use crate::{
     state::CacheState,
 };
 
-/// The part of a read that lies in one slot.
+/// The part of a read that lies within one slot of 4 KiB.
 struct FlushedReadPiece {
     slot: u64,
     first: u32,
@@ -152,7 +152,7 @@ impl CacheCore {
     }
 }
 
-/// A run of sectors, read from the lower volume with one call.
+/// Adjacent sectors that are read from the lower volume with one call.
 struct FlushedReadRun {
     start: u64,
     end: u64,

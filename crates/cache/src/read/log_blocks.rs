@@ -113,5 +113,4 @@ impl CacheCore {
     }
 }
 
-/// The maximum number of blocks in one read of the log: 1 MiB.
 const MOST_LOGGED: u32 = 256;

@@ -294,7 +294,7 @@ impl CacheCore {
         let unmoved = wanted.iter().all(|&(slot, place)| {
             state.table.find(slot).is_some_and(|i| state.table.entry(i).place == Some(place))
         });
-        // The log may have freed a place and overwritten it before it was read.
+        // Before the read had ended, the log may have freed and overwritten one of these blocks: plan the read again.
         if !unmoved {
             return Ok(None);
         }

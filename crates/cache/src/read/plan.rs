@@ -29,7 +29,7 @@ pub(super) enum SlotReadSource {
     },
 }
 
-/// Sectors of a slot that the lower volume does not have yet.
+/// Sectors of a slot whose content in memory or log is newer than that in the lower volume.
 #[derive(Clone)]
 pub(super) enum NewerSectors {
     None,
@@ -54,7 +54,7 @@ impl ReadVisibility {
     }
 }
 
-/// The part of a read that lies in one slot.
+/// The part of a read that lies within one slot of 4 KiB.
 pub(super) struct SlotReadPiece {
     pub slot: u64,
     pub first: u32,
@@ -64,7 +64,7 @@ pub(super) struct SlotReadPiece {
 
 pub(super) struct ReadPlan {
     pub pieces: Vec<SlotReadPiece>,
-    /// The fetches that this read has to run.
+    /// The fetches from the lower volume that this read itself has to run; other reads may wait for them.
     pub own: Vec<Arc<SlotFetch>>,
     /// The serial up to which all writes must be in the log before the read may be answered; 0 if it need not
     /// wait.

@@ -28,11 +28,11 @@ use crate::{
     slots::sectors::SLOT_BYTES,
 };
 
-/// One of the volumes that a cache is opened over.
+/// One of the volumes that share a cache and its log.
 pub struct CommonMember {
     /// The name of the volume. Data that was written to a volume is never sent to a volume of another name.
     pub name: String,
-    /// Identifies the volume before it has answered. See [`crate::MemberRecord`].
+    /// Identifies the volume before the node has answered. See [`crate::MemberRecord`].
     pub key: u64,
     pub lower: Stack,
 }
@@ -187,7 +187,7 @@ fn join(
     Ok(Arc::new(joined))
 }
 
-/// One volume of a common cache, as the layers above see it.
+/// One volume of a cache that several volumes share, as the layers above see it.
 struct OneOfSeveral {
     cache: Arc<Cache>,
     joined: Arc<JoinedVolume>,
@@ -272,7 +272,7 @@ impl Volume for OneOfSeveral {
     }
 
     fn extensions(&self) -> Extensions<'_> {
-        // The other abilities of the cache concern all of its volumes together.
+        // The other abilities of the shared cache act on all of its volumes, so they are not offered here.
         Extensions {
             provisioning: Some(self),
             resizable: self.cache.extensions().resizable,

@@ -27,10 +27,9 @@ pub struct Coherent {
     shared: Arc<CoherentCore>,
 }
 
-/// The state of the coherence tokens of a gateway.
+/// The state of the coherence tokens that a gateway holds for a shared volume.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TokenStatistics {
-    /// The node has registered this gateway.
     pub joined: bool,
     /// The lease is valid, so ranges that are held for reading may be used.
     pub leased: bool,
@@ -38,7 +37,7 @@ pub struct TokenStatistics {
     pub exclusive: usize,
     /// Size of a range in bytes.
     pub grain_bytes: u64,
-    /// Number of ranges that the node has recalled for other gateways.
+    /// Number of ranges whose tokens the node has recalled for other gateways.
     pub given_back: u64,
     /// Number of calls that have waited for a token.
     pub waited: u64,
@@ -50,9 +49,10 @@ struct CoherentCore {
     lower: Stack,
     started: Instant,
     state: Mutex<CoherentState>,
-    /// Signalled when there are requests to send.
+    /// Signalled when there are token requests to send to the node.
     asks: Notify,
-    /// Signalled when there are ranges to clean: without destage (0), and with destage (1).
+    /// Signalled when ranges have to be cleaned before their tokens are returned: without destage (0), with destage
+    /// (1).
     cleans: [Notify; 2],
     /// Signalled when the node has answered for the first time, or when the volume cannot be used any more.
     known: Notify,
@@ -60,9 +60,9 @@ struct CoherentCore {
 
 #[derive(Default)]
 struct CoherentState {
-    /// The state machine. `None` until the node has reported the size of a range.
+    /// The token state machine; `None` until the node has reported the size of a range.
     holder: Option<Holder>,
-    /// The number of blocks of a range; 0 until the node has reported it.
+    /// Size of a token's range in blocks; 0 until the node has reported it.
     grain: u32,
     lease: Millis,
     waiting: HashMap<CoherenceTicket, oneshot::Sender<()>>,
@@ -74,13 +74,13 @@ struct CoherentState {
     failed: Option<Error>,
 }
 
-/// A use of a range. Dropping this ends the use.
+/// A read or write that uses the token of a range. Dropping this ends the use, so the token may be returned.
 struct CoherentRangeUse<'a> {
     shared: &'a CoherentCore,
     range: CoherenceRange,
 }
 
-/// A use that waits for its token. Dropping it cancels the request.
+/// A read or write that waits for the token of a range. Dropping this cancels the token request.
 struct WaitingRangeUse<'a> {
     shared: &'a CoherentCore,
     range: CoherenceRange,
@@ -157,7 +157,7 @@ impl Coherent {
 
 impl Volume for Coherent {
     fn geometry(&self) -> Geometry {
-        // A write to several ranges is not atomic for other gateways.
+        // A write to several ranges needs several tokens, so other gateways may see a part of it.
         Geometry { atomic_blocks: 0, ..self.cache.geometry() }
     }
 
@@ -319,7 +319,7 @@ impl CoherentCore {
         }
     }
 
-    /// Informs the state machine that messages in flight to the node may be lost.
+    /// Reports to the token state machine that the session has reconnected: messages in flight may be lost.
     fn reconnect(&self) {
         self.state.lock().requests.clear();
         self.step(Holder::handle_reconnected);
@@ -340,7 +340,7 @@ impl CoherentCore {
 }
 
 impl CoherentState {
-    /// Refuses all calls from now on, and ends the waiting ones with an error.
+    /// Fails all later calls with `error`, and ends the waiting calls.
     fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
         self.waiting.clear();
@@ -445,7 +445,7 @@ fn begin(shared: &CoherentCore, cache: &Cache, lease: Millis, grain: u32) -> Res
     Ok(())
 }
 
-/// Sends requests to the node, and runs the timers of the state machine.
+/// Sends token requests to the node, and runs the timers of the token state machine.
 async fn ask(shared: &CoherentCore) {
     while !shared.has_failed() {
         let next = shared.step(|holder, _| holder.poll_timeout());
@@ -458,7 +458,7 @@ async fn ask(shared: &CoherentCore) {
         while !rest.is_empty() {
             let (list, count) = write_requests(rest);
             match shared.lower.extensions().send_requests(Bytes::from(list)).await {
-                // At least one request fits into a message, even the longest Join.
+                // Remove at least one request: even the longest one, Join, fits into a message.
                 Ok(()) => rest = &rest[count.max(1)..],
                 Err(Error::Fenced(reason)) => return shared.fail(Error::Fenced(reason)),
                 Err(error) => {
@@ -517,7 +517,7 @@ async fn clean(shared: &CoherentCore, cache: &Cache, writes_back: bool) {
 
 /// How long a call waits for its tokens: half of the 30 s after which hosts abort a command.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long one request for answers may take at the node.
+/// Maximum time that the node may hold a request for answers (long poll) before it answers.
 const LISTEN: Duration = Duration::from_secs(2);
 /// The pause before a failed call to the node is repeated.
 const PAUSE: Duration = Duration::from_millis(100);

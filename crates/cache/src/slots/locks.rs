@@ -3,7 +3,7 @@
 //!
 //! While slots are locked, writes to them wait, and no destage round sends them. Reads continue.
 
-/// The locks that are held now: one for each bypassing call in progress.
+/// The slots that are locked, in one entry for each call that is bypassing the log.
 #[derive(Default)]
 pub(crate) struct SlotLocks {
     list: Vec<SlotLock>,
@@ -17,7 +17,7 @@ struct SlotLock {
 }
 
 impl SlotLocks {
-    /// Returns true if any slot of `first .. end` is locked.
+    /// Returns true if a bypassing call has locked any slot of `first .. end`.
     pub fn overlap(&self, first: u64, end: u64) -> bool {
         self.list.iter().any(|claim| claim.first < end && first < claim.end)
     }

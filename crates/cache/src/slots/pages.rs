@@ -16,7 +16,7 @@ use memmap2::MmapMut;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Bytes in a page: one slot.
+/// Number of bytes in a page, which holds one slot.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// An arena of pages of 4096 bytes, aligned to 4096 for direct I/O.
@@ -69,7 +69,7 @@ impl SlotPagePool {
     }
 }
 
-/// A frozen page, which returns to its pool when dropped.
+/// A page with final content. Dropping it returns it to its pool.
 struct SlotPage {
     pool: Arc<SlotPagePool>,
     index: u32,

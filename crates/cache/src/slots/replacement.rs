@@ -28,7 +28,7 @@ pub(crate) struct Replacement<T> {
 /// Counts what happened to the pages that were read ahead.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Ahead {
-    /// The number of read-ahead pages in memory that were not used yet.
+    /// Number of read-ahead pages in memory that no host has read yet.
     pub unused: u32,
     /// The number of read-ahead pages that were used.
     pub used: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Ahead {
 }
 
 struct ReplacementNode<T> {
-    /// The page; `None` if no page has this number.
+    /// The content of the page; `None` if this node is free.
     value: Option<T>,
     newer: u32,
     older: u32,
@@ -45,7 +45,7 @@ struct ReplacementNode<T> {
     /// Number of uses of the page that counted, at most [`MOST_USES`].
     uses: u8,
     is_main: bool,
-    /// The page was read ahead and is not used yet.
+    /// The page was read ahead, and no host has read it yet.
     is_ahead: bool,
     /// The page was read ahead, and not used again after the use that it was read for.
     is_passing: bool,
@@ -92,7 +92,7 @@ impl<T> Replacement<T> {
         self.ahead
     }
 
-    /// Adds a page and returns its number. `key` identifies the page after its eviction.
+    /// Adds a page and returns the number of its node. After its eviction, `key` still identifies the page.
     pub fn insert(&mut self, key: u64, value: T, is_ahead: bool) -> u32 {
         self.clock = self.clock.wrapping_add(1);
         self.ahead.unused += u32::from(is_ahead);
@@ -128,7 +128,7 @@ impl<T> Replacement<T> {
         self.nodes[number as usize].value.as_mut().expect("it is in here")
     }
 
-    /// Returns true if the page was read ahead and is not used yet.
+    /// Returns true if the page was read ahead and no host has read it yet.
     pub fn is_ahead(&self, number: u32) -> bool {
         self.nodes[number as usize].is_ahead
     }
@@ -211,7 +211,7 @@ impl<T> Replacement<T> {
         if is_main { &mut self.main } else { &mut self.small }
     }
 
-    /// Adds a node at the newest end of its queue.
+    /// Links a node into its queue, at the newest end.
     fn link(&mut self, number: u32) {
         let is_main = self.nodes[number as usize].is_main;
         let queue = self.queue(is_main);
@@ -328,7 +328,6 @@ mod tests {
             Self { pages: Replacement::new(capacity), numbers: Default::default(), capacity }
         }
 
-        /// Reads a page. Returns true if it was there before.
         fn read(&mut self, key: u64) -> bool {
             if let Some(&number) = self.numbers.get(&key) {
                 return *self.pages.touch(number) == key;
@@ -426,7 +425,7 @@ mod tests {
         let numbers: Vec<u32> = (0..4).map(|key| pages.insert(key, key, key > 0)).collect();
         pages.touch(numbers[1]);
         pages.touch(numbers[2]);
-        // Insert other pages in between, so that the next use counts separately.
+        // Insert other pages between the two uses: uses in quick succession count as one.
         (10..30).for_each(|key| _ = pages.insert(key, key, false));
         pages.touch(numbers[2]);
         let gone = std::iter::from_fn(|| pages.evict(|key| (*key < 4).then_some(*key)));

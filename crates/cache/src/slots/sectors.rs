@@ -1,4 +1,4 @@
-//! The sectors of a slot, and masks of them.
+//! The eight sectors of a slot, and bit masks of sectors.
 
 pub(crate) const SLOT_BYTES: usize = 4096;
 /// Bytes in a sector, the unit in which a slot can be partly valid.
@@ -28,7 +28,7 @@ pub(crate) fn runs(mask: u8) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Copies the sectors of `mask` from one slot's bytes to another's.
+/// Copies the sectors whose bits are set in `mask` from one slot to another.
 pub(crate) fn copy_sectors(from: &[u8], to: &mut [u8], mask: u8) {
     for (first, count) in runs(mask) {
         let range = first as usize * SECTOR_BYTES..(first + count) as usize * SECTOR_BYTES;

@@ -24,7 +24,7 @@ pub(crate) struct LogAddress {
     pub segment: u64,
     /// The block of the log that holds the data; for zeros, the header of the segment.
     pub block: u32,
-    /// CRC32C of the data block as it lies in the log.
+    /// CRC32C of the data block as the log stores it, encrypted if the log has a key.
     pub checksum: u32,
     /// The sectors that the record holds, the first in bit 0.
     pub mask: u8,
@@ -41,7 +41,7 @@ pub(crate) struct LogAddress {
 /// | fetch in progress | maybe | maybe | no | nothing |
 #[derive(Debug)]
 pub(crate) struct SlotEntry {
-    /// Number of the slot: the offset of its first byte divided by 4096.
+    /// Number of the slot: the byte offset of its start in the volume, divided by 4096.
     pub slot: u64,
     /// Serial of the newest write to the slot; 0 if there was none since the entry was made.
     pub version: u64,
@@ -66,7 +66,7 @@ pub(crate) struct SlotEntry {
     pub queued: bool,
     /// The content is in the segment that is being written.
     pub in_flight: bool,
-    /// The entry is unused, and its index is in `SlotTable::free`.
+    /// The entry holds no slot, and its index is in `SlotTable::free`.
     free: bool,
     frame: u32,
     dirty: DirtyNeighbours,
@@ -80,13 +80,13 @@ struct DirtyNeighbours {
 }
 
 impl SlotEntry {
-    /// Returns true if the entry has content that is not in the log yet.
+    /// Returns true if the log does not hold the newest content of the slot yet.
     pub fn pending(&self) -> bool {
         self.queued || self.in_flight
     }
 }
 
-/// A page in memory, and the index of its entry.
+/// A slot page in memory, and the index of its entry in the slot table.
 struct PageFrame {
     page: Bytes,
     entry: u32,
@@ -117,7 +117,7 @@ pub(crate) struct SlotTable {
     maps: Vec<HashMap<u64, u32, BuildHasherDefault<SlotHasher>>>,
     /// The entries, in pieces of fixed size, so that entries are not moved when the table grows.
     pieces: Vec<Vec<SlotEntry>>,
-    /// The number of entries ever made, including those in `free`.
+    /// Number of entries that were ever created, including those in `free`.
     indices: u32,
     free: Vec<u32>,
     length: usize,
@@ -166,7 +166,7 @@ impl SlotTable {
         self.maps[map_of(slot)].get(&slot).copied()
     }
 
-    /// Returns the index of a slot's entry, which is made if there is none.
+    /// Returns the index of the entry for `slot`; creates the entry if there is none.
     pub fn find_or_insert(&mut self, slot: u64) -> u32 {
         if let Some(index) = self.find(slot) {
             return index;
@@ -274,7 +274,7 @@ impl SlotTable {
         }
     }
 
-    /// Evicts one page that is not needed in memory, if there is one.
+    /// Evicts one page that neither waits for the log nor takes part in a fetch; `None` if there is no such page.
     pub fn evict(&mut self) -> Option<Evicted> {
         let pieces = &self.pieces;
         let evicted = self.pages.evict(|frame| {
@@ -324,7 +324,8 @@ impl SlotTable {
         let resident = self.page(index).is_some();
         let entry = self.entry_mut(index);
         if !resident {
-            // A fetch may have read the lower volume before this content arrived there.
+            // A fetch in progress may have read the lower volume before destage wrote this content there: do not cache
+            // its result.
             entry.fetch = 0;
         }
         if !entry.pending() {
@@ -443,7 +444,7 @@ impl SlotTable {
         self.length -= 1;
     }
 
-    /// Returns the highest index ever used plus one.
+    /// Returns the highest entry index ever used, plus one.
     pub fn indices(&self) -> u32 {
         self.indices
     }

@@ -11,11 +11,11 @@ struct Waiter {
     waker: Waker,
 }
 
-/// Serials of writes, and the calls that wait for them.
+/// The serials of writes, and the calls that wait for writes to be in the log.
 pub(crate) struct Commits {
     /// The serial of the newest write.
     pub serial: u64,
-    /// Every write up to this serial is in the log, stable.
+    /// Every write with a serial up to this one is stable in the log.
     pub durable: u64,
     /// Recovery finds every write up to this serial in the log: the highest *complete* of a superblock or of
     /// a segment that ended an epoch. After an opening it may be below `durable`.
@@ -23,7 +23,7 @@ pub(crate) struct Commits {
     /// The newest write that the NVRAM holds, or held until the log had it. With NVRAMs in front of a pair's
     /// log, it is the newest write in the log.
     pub kept: u64,
-    /// There are NVRAMs in front of the log. Then only `CacheCore::log_on_disk` raises `logged`.
+    /// NVRAMs are in front of the log disk. In this case only `CacheCore::log_on_disk` raises `logged`.
     pub log_is_buffered: bool,
     /// The error of a failing log disk. Writes up to this serial got the error.
     pub failure: Option<(u64, Error)>,
@@ -66,17 +66,17 @@ impl Commits {
         self.take_wakers()
     }
 
-    /// Returns the error that a write with this serial got.
+    /// Returns the error that the write with this serial got from the log disk, if it failed.
     pub fn failure_of(&self, serial: u64) -> Option<&Error> {
         self.failure.as_ref().filter(|(failed, _)| *failed >= serial).map(|(_, error)| error)
     }
 
-    /// Removes all calls that wait, and returns their wakers.
+    /// Removes all waiting calls, and returns their wakers.
     pub fn take_wakers(&mut self) -> Vec<Waker> {
         self.waiters.drain(..).map(|waiter| waiter.waker).collect()
     }
 
-    /// Removes the calls that wait for durable serials, and returns their wakers.
+    /// Removes the calls whose writes are durable now, and returns their wakers.
     pub fn take_durable(&mut self) -> Vec<Waker> {
         let complete = self.waiters.partition_point(|waiter| waiter.serial <= self.durable);
         self.waiters.drain(..complete).map(|waiter| waiter.waker).collect()
@@ -96,7 +96,7 @@ impl Commits {
         id
     }
 
-    /// Removes a call from the list, if it is still there.
+    /// Removes a waiting call from the list if it has not been woken.
     pub fn stop_waiting(&mut self, serial: u64, id: u64) {
         if let Some(at) = self.find(serial, Some(id)) {
             self.waiters.remove(at);

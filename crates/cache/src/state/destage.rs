@@ -67,7 +67,7 @@ impl DestageState {
         }
     }
 
-    /// Returns true if a run in flight overlaps the slots `first .. end`.
+    /// Returns true if a destage write in flight overlaps the slots `first .. end`.
     pub fn is_sending(&self, first: u64, end: u64) -> bool {
         let overlaps = |&(start, stop): &(u64, u64)| start < end && first < stop;
         self.round.as_ref().is_some_and(|round| round.in_flight.iter().any(overlaps))

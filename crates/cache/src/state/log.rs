@@ -1,4 +1,4 @@
-//! The state of the log: the positions of its segments, and its failures.
+//! The positions of the segments in the log, and the failures of the log disk.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ pub(crate) struct LostLog {
     pub reason: Arc<str>,
     /// Destage has sent everything that could be read from the log; a part of the log could not be read.
     pub all_sent: bool,
-    /// An event has reported that the lower volume has everything that the log held.
+    /// An event has reported that the lower volume now holds all data which the lost log held.
     pub is_reported: bool,
     /// Slots that are clean although the log still has records of them. A write that bypasses the log would
     /// have to void these records, which a lost log cannot store, so such a write is refused. At most one per
@@ -51,7 +51,7 @@ pub(crate) struct LogState {
     pub index_fails: OngoingCondition,
     /// The condition that the superblock cannot record the growth of a volume.
     pub growth_fails: OngoingCondition,
-    /// The condition that epochs are split because they do not fit into the log.
+    /// Set while epochs are split because they do not fit into the log.
     pub epochs_split: OngoingCondition,
     /// Measures the rate at which the log fills.
     pub gauge: LogFillGauge,

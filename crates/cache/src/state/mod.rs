@@ -32,7 +32,7 @@ use crate::{
     tier::Tiered,
 };
 
-/// The state under the lock of a cache.
+/// The state of a cache that its lock protects.
 pub(crate) struct CacheState {
     pub table: SlotTable,
     pub log: LogState,
@@ -114,7 +114,7 @@ impl CacheState {
         if self.queue.ends.is_due { self.queue_end(false) } else { self.queue.ends.last_serial }
     }
 
-    /// Queues the end of an epoch. Returns its serial.
+    /// Queues the end of the open epoch for the log, and returns the serial of this queue entry.
     pub fn queue_end(&mut self, voids: bool) -> u64 {
         let serial = self.commits.next_serial();
         self.queue.push_end(serial, voids);
@@ -133,7 +133,7 @@ impl CacheState {
         let entry = self.table.entry(index);
         let moves_up = match order {
             QueueOrder::Any => false,
-            // If all entries fit into one segment, recovery finds all of them or none.
+            // If all queued entries fit into one segment, recovery finds either all of them or none, in any order.
             QueueOrder::Segments => {
                 self.queue.entries.len() > self.log.ring.longest_data() as usize
             }

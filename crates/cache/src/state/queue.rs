@@ -7,11 +7,11 @@ use bytes::Bytes;
 
 use crate::slots::table::{SlotEntry, SlotTable};
 
-/// One entry of the queue for the log.
+/// An entry of the queue of writes that wait for the log.
 pub(crate) enum Queued {
     /// The newest content of a slot. `since` is the serial of the write that queued it.
     Slot { index: u32, since: u64 },
-    /// Content of a slot that was overwritten before its turn. See `CacheState::keep_order`.
+    /// Content of a slot that a later write has replaced while it waited for the log. See `CacheState::keep_order`.
     Older { index: u32, since: u64, content: Box<QueuedSlot> },
     /// A record that voids the older log content of `count` slots from `slot` on.
     Drop { slot: u64, count: u32, since: u64 },
@@ -32,9 +32,9 @@ impl Queued {
     }
 }
 
-/// One version of a slot on its way to the log.
+/// The content of a slot that waits in the queue for the log.
 pub(crate) struct QueuedSlot {
-    /// Serial of the newest write in this version.
+    /// Serial of the newest write that this content contains.
     pub version: u64,
     /// The content; `None` stands for zeros.
     pub page: Option<Bytes>,
@@ -59,9 +59,9 @@ impl QueuedSlot {
 pub(crate) struct EpochEnds {
     /// Number of ends of epochs that are in the queue or in the segment that is being written.
     pub pending: usize,
-    /// The turn of the newest end that was ever queued, modulo 2^32.
+    /// Turn (position in the queue, modulo 2^32) of the epoch end that was queued last.
     pub last_turn: u32,
-    /// The serial of the newest end that was ever queued.
+    /// Serial of the epoch end that was queued last.
     pub last_serial: u64,
     /// A write was queued since the newest end, so the next flush has to end an epoch.
     pub is_due: bool,
@@ -70,7 +70,7 @@ pub(crate) struct EpochEnds {
 /// The entries that wait for the log, and the segment that is being written to it.
 #[derive(Default)]
 pub(crate) struct CommitQueue {
-    /// The entries, the oldest first. Together they hold at most `CacheLimits::pending_slots` slots.
+    /// The writes that wait for the log, oldest first. Together they hold at most `CacheLimits::pending_slots` slots.
     pub entries: VecDeque<Queued>,
     /// The number of entries that have left the queue at its front, modulo 2^32. The turn of an entry minus
     /// this number is the index of the entry in `entries`.
@@ -80,7 +80,7 @@ pub(crate) struct CommitQueue {
     /// Number of slots that steps of writes are about to queue. A step copies its data without the
     /// lock.
     pub copying_slots: usize,
-    /// The number of steps of writes that are copying their data now.
+    /// Number of write steps that are copying host data into pages at this moment.
     pub copying: usize,
     /// Number of records of bypassing writes that are reserved, in the queue, or in the segment
     /// that is being written.
@@ -147,7 +147,7 @@ impl CommitQueue {
         turn
     }
 
-    /// Queues the end of an epoch with serial `since`.
+    /// Queues the end of the open epoch, with serial `since`.
     pub fn push_end(&mut self, since: u64, voids: bool) {
         (self.ends.last_serial, self.ends.last_turn) = (since, self.next_turn());
         self.entries.push_back(Queued::End { since, voids });

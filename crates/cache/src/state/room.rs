@@ -7,7 +7,7 @@ use crate::line::WaitLine;
 pub(crate) struct Reserved {
     /// Number of writes with a reservation.
     pub live: usize,
-    /// Number of reserved slots that no step of a write has taken yet.
+    /// Number of slots that are reserved for write steps which have not begun yet.
     pub slots: usize,
     /// Number of segment headers that are reserved for steps which these writes have not begun yet.
     pub headers: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Reserved {
 /// Reserved room in the log, and the calls that wait for room.
 #[derive(Default)]
 pub(crate) struct WriteRoom {
-    /// Room in the log that writes have reserved and have not used yet.
+    /// Log space that is reserved for writes which have not used it yet.
     pub reserved: Reserved,
     /// The writes that wait for room in the log, each with the blocks that it wants. They hold no reservation.
     pub log_line: WaitLine,

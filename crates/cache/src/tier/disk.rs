@@ -1,4 +1,4 @@
-//! The disk of a tier: writes segments, reads blocks and checks them.
+//! The disk of a read tier: writes segments of evicted slots, and reads and checks their blocks.
 
 use std::{io, sync::Arc};
 
@@ -15,11 +15,11 @@ use crate::slots::{
     sectors::{SLOT_BYTES, WHOLE},
 };
 
-/// The disk of a tier, and the key of its blocks.
+/// The disk of a read tier, and the encryption of its blocks.
 pub(crate) struct TierDisk {
     volume: Stack,
     sealer: Option<Sealer>,
-    /// Buffers for sealed blocks.
+    /// Buffers for encrypted blocks.
     scratch: Arc<SlotPagePool>,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct TierDisk {
 #[derive(Clone)]
 pub(crate) struct Full {
     pub(super) number: u64,
-    /// The first cell of the segment; a cell holds one slot.
+    /// Number of the first cell of the segment; a cell holds one slot.
     pub(super) first: u32,
     pub(super) pages: Arc<[Bytes]>,
 }
@@ -45,24 +45,24 @@ pub(super) enum TierBlockCheck {
     Tag(Tag),
 }
 
-/// Adjacent slots. All of them were in the tier when this was made.
+/// Adjacent slots that were all in the read tier when this object was made.
 pub(crate) struct Stretch {
     pub(super) disk: Arc<TierDisk>,
     pub(super) finds: Vec<Find>,
 }
 
-/// The position of a slot in the tier, and the check of its block.
+/// The position of a slot on the disk of the read tier, and the checksum of its block.
 pub(super) struct Find {
     pub slot: u64,
     pub cell: u32,
     /// The segment of the block, and the position of the block in the segment.
     pub which: Which,
     pub check: TierBlockCheck,
-    /// The content of the slot, if it is not on the disk yet.
+    /// The content of the slot, if the tier has not written it to the disk yet.
     pub page: Option<Bytes>,
 }
 
-/// A segment that was written, with the checks of its blocks.
+/// A segment that was written to the disk of the read tier, with the checksums of its blocks.
 pub(crate) struct WrittenTierSegment {
     pub(super) number: u64,
     pub(super) first: u32,
@@ -98,7 +98,8 @@ impl TierDisk {
                 (None, Checks::Tags(_)) => unreachable!("a disk is sealed or not"),
             }
             if ordinal % 16 == 15 {
-                // Let other tasks run: sealing or checking 16 blocks takes some tens of microseconds.
+                // Sealing or checking 16 blocks takes some tens of microseconds. Yield, so that other tasks can run in
+                // between.
                 tokio::task::yield_now().await;
             }
         }
@@ -106,7 +107,7 @@ impl TierDisk {
         Ok(WrittenTierSegment { number: full.number, first: full.first, checks })
     }
 
-    /// Returns how many blocks of the disk are there for segments.
+    /// Returns the number of disk blocks that can hold segments.
     pub(super) fn blocks(&self) -> u64 {
         self.volume.geometry().blocks.saturating_sub(FIRST_BLOCK)
     }
@@ -121,7 +122,7 @@ impl TierDisk {
 }
 
 impl Stretch {
-    /// Reads the blocks of all slots. A block that fails its check is `None`.
+    /// Reads the blocks of all slots from the read tier. A block that fails its checksum is returned as `None`.
     pub async fn read(&self) -> Result<Vec<Option<Data>>, Error> {
         // Slots that were admitted together are in adjacent cells, and are read with one call.
         let follows = |a: &Find, b: &Find| {
@@ -135,7 +136,7 @@ impl Stretch {
         Ok(blocks)
     }
 
-    /// Reads slots in adjacent cells, or one slot that is still in memory.
+    /// Reads slots in adjacent cells of the disk, or one slot that is still in memory.
     async fn read_run(&self, run: &[Find]) -> Result<Vec<Option<Data>>, Error> {
         if let [Find { page: Some(page), .. }] = run {
             return Ok(vec![Some(page.clone().into())]);

@@ -7,7 +7,7 @@ use crate::slots::hash::SlotHasher;
 
 /// The index. A slot is in at most one cell, and a cell holds at most one slot.
 pub(crate) struct TierIndex {
-    /// For each cell its slot plus one; 0 if the cell is empty.
+    /// For each cell, the number of its slot plus one; 0 if the cell is empty.
     slots: Vec<u64>,
     /// For each hash value the first cell of the chain plus one; 0 if there is none.
     heads: Vec<u32>,

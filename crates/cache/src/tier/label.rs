@@ -16,18 +16,18 @@ use crate::slots::sectors::SLOT_BYTES;
 pub(crate) struct TierLabel {
     /// The log whose cache uses the disk.
     pub instance: InstanceId,
-    /// All data written with this label is encrypted.
+    /// The data on a disk with this label is encrypted.
     pub is_sealed: bool,
 }
 
 /// The reason why a disk has no usable label.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum NoLabel {
-    /// The blocks are all zeros.
+    /// The blocks of the label are all zeros.
     Blank,
-    /// The blocks hold other data.
+    /// The blocks of the label hold data of something else.
     Other,
-    /// The label has this version, which this program does not know.
+    /// The label has this format version, which the program does not know.
     Version(u32),
 }
 

@@ -28,7 +28,7 @@ use disk::{Checks, Find, Full, MOST_SEGMENT_SLOTS, TierBlockCheck, WrittenTierSe
 pub(crate) use disk::{FIRST_BLOCK, Stretch, TierDisk};
 use index::TierIndex;
 
-/// The read tier of a cache, and its counters.
+/// The state of a cache's read tier, and its counters.
 #[derive(Default)]
 pub(crate) struct Tiered {
     standing: TierStatus,
@@ -42,7 +42,6 @@ pub(crate) struct Tiered {
 
 #[derive(Default)]
 enum TierStatus {
-    /// The cache has no tier.
     #[default]
     Without,
     Works(Box<Tier>),
@@ -50,7 +49,7 @@ enum TierStatus {
     Failed(Error),
 }
 
-/// Counters of slots. See [`TierStatistics`].
+/// Counters of the read tier, in slots. See [`TierStatistics`].
 #[derive(Clone, Copy, Default)]
 struct TierCounts {
     admitted: u64,
@@ -63,7 +62,7 @@ struct Tier {
     disk: Arc<TierDisk>,
     index: TierIndex,
     checks: Checks,
-    /// The number of segments on the disk, and the number of slots in one.
+    /// Number of segments that fit on the disk of the read tier.
     segments: u64,
     slots: u32,
     /// The segment that is being filled. Segment *n* is at position *n* modulo `segments` on the disk. The
@@ -71,7 +70,7 @@ struct Tier {
     number: u64,
     /// The slots that the segment has so far.
     filling: Vec<Bytes>,
-    /// Full segments that are not on the disk yet, oldest first.
+    /// Full segments that still have to be written to the disk, oldest first.
     full: VecDeque<Full>,
     /// Maximum number of pages in `filling` and `full` together. At the limit, slots are not admitted.
     most_pages: usize,
@@ -81,7 +80,7 @@ struct Tier {
 pub(crate) struct TierPiece {
     pub first: u64,
     pub count: u32,
-    /// The blocks of the slots, if they are in the tier.
+    /// The slots of a read that the read tier holds; `None` if it holds none.
     pub stretch: Option<Stretch>,
 }
 
@@ -133,7 +132,7 @@ impl Tiered {
         }
     }
 
-    /// Returns true if there is a tier and the evicted slot should be admitted.
+    /// Returns true if the read tier works and should store the evicted slot.
     pub fn takes(&self, evicted: &Evicted) -> bool {
         evicted.is_wanted && matches!(self.standing, TierStatus::Works(_))
     }
@@ -281,11 +280,11 @@ impl Tiered {
 }
 
 enum TierAdmission {
-    /// The slot is in the tier already.
+    /// The read tier holds the slot already.
     Known,
     /// The disk is too slow, so the slot was not admitted.
     Behind,
-    /// The slot was admitted. `is_full`: it was the last one of its segment.
+    /// The slot was admitted. `is_full` says that it has filled a segment, which is to be written now.
     Taken { is_full: bool },
 }
 
@@ -387,7 +386,7 @@ impl Tier {
     }
 }
 
-/// The smallest disk, 384 KiB: one slot in each segment.
+/// Smallest disk for a read tier in blocks (384 KiB): one slot in each segment.
 pub(crate) const LEAST_BLOCKS: u64 = FIRST_BLOCK + LEAST_SEGMENTS;
 /// A segment is at most 1/64 of the disk, so that little is discarded when a segment is overwritten.
 const LEAST_SEGMENTS: u64 = 64;

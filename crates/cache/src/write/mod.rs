@@ -31,7 +31,7 @@ use crate::{
 };
 
 enum WriteStep {
-    /// This step has put `slots` slots into the queue.
+    /// This step of the write has put `slots` slots into the queue for the log.
     Placed { slots: usize, serial: u64 },
     /// No slot was placed: a page, room in the queue or the NVRAM, or a lock on a slot must become free
     /// first.
@@ -48,7 +48,7 @@ struct LoadedSlot {
     bytes: Data,
 }
 
-/// The part of a write that lies in one slot.
+/// The part of a write that lies within one slot of 4 KiB.
 #[derive(Clone, Copy)]
 struct SlotWrite {
     slot: u64,
@@ -71,14 +71,14 @@ impl SlotWrite {
 pub(crate) struct HostWrite {
     /// The first sector, counted in units of 512 bytes.
     pub sector: u64,
-    /// The data, in whole sectors.
+    /// The data to write: whole sectors of 512 bytes.
     pub data: Data,
     pub durability: Durability,
-    /// The call has already changed other sectors. See [`WantedRoom::has_begun`].
+    /// The host's call has already changed other sectors. See [`WantedRoom::has_begun`].
     pub has_begun: bool,
 }
 
-/// The state of a write when its data is in place.
+/// Where the data of a write is when all of it has been placed.
 pub(crate) enum PlacedWrite {
     /// The write bypassed the log and is stable in the lower volume.
     Bypassed,
@@ -152,7 +152,7 @@ impl CacheCore {
         .await
     }
 
-    /// Puts a whole write into slots. Returns the serial of its last step.
+    /// Puts the data of a whole write into slots, in steps. Returns the serial of the last step.
     async fn place_all(
         self: &Arc<Self>,
         sector: u64,
@@ -266,7 +266,7 @@ impl CacheCore {
             }
             reservation.begin_step(&mut state, pages.len());
         }
-        // Copy the data without holding the lock.
+        // Copy the data of the write into the pages without holding the cache's lock.
         let mut filled = Vec::with_capacity(pages.len());
         for (part, mut page) in parts.zip(pages) {
             let range = part.first as usize * SECTOR_BYTES..;
@@ -290,7 +290,7 @@ impl CacheCore {
         state.log_error().filter(|error| !may_pass(error)).map_or(Ok(()), Err)
     }
 
-    /// Makes the filled pages the newest content of their slots and queues them.
+    /// Makes the filled pages the newest content of their slots, and queues them for the log.
     fn publish_parts(
         self: &Arc<Self>,
         filled: Vec<(SlotWrite, PageMut, u32)>,
@@ -353,7 +353,7 @@ impl CacheCore {
             return;
         }
         state.commits.kept = serial;
-        // Release the older version only after the newer one is whole.
+        // Free the slot's older version in the NVRAM only after the newer one is complete: a crash may come in between.
         let older = std::mem::replace(&mut entry.nvram, newer);
         if older != NONE {
             nvram.release(older);

@@ -18,7 +18,7 @@ use crate::{
 
 /// The path of a write, decided once for the whole write.
 pub(crate) enum WritePath<'a> {
-    /// The write goes through the log, which keeps the reserved room for it.
+    /// The write goes through the log; the reservation holds log space for it.
     Log(LogReservation<'a>),
     /// The write bypasses the log and goes directly to the lower volume.
     Bypass,
@@ -27,9 +27,9 @@ pub(crate) enum WritePath<'a> {
 /// The room that a call asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct WantedRoom {
-    /// Number of slots; at least one.
+    /// Number of slots that the call writes; at least one.
     pub slots: usize,
-    /// Bytes of data that the call keeps in memory while it waits.
+    /// Number of bytes of host data that the call holds in memory while it waits.
     pub bytes: usize,
     /// The call writes zeros. These take no data blocks of the log, so the log's size does not limit how many
     /// entries they add to the slot table.
@@ -109,7 +109,7 @@ impl CacheCore {
         }
     }
 
-    /// Checks that a write that bypasses the log would be accepted now.
+    /// Checks whether the cache would accept a write that bypasses the log at this moment.
     pub fn admit_bypass(&self) -> Result<(), Error> {
         let refusal = self.refusal(&self.state.lock());
         refusal.map_or(Ok(()), |error| Err(self.refuse(error)))
@@ -118,7 +118,7 @@ impl CacheCore {
     /// Checks that a write of `bytes` bytes would be accepted now, or held until the log has room for it.
     pub fn admit_to_log(self: &Arc<Self>, bytes: usize) -> Result<(), Error> {
         let mut state = self.state.lock();
-        // A write that begins in the middle of a slot touches one slot more.
+        // Add a slot: a write that begins in the middle of a slot covers one more.
         let slots = bytes.div_ceil(SLOT_BYTES) + 1;
         let wanted = WantedRoom { slots, bytes, is_zeros: false, has_begun: false };
         match self.find_room(&mut state, wanted, None)? {
@@ -271,7 +271,7 @@ impl CacheCore {
         self.settings.busy_after_ms > 0 && (state.room.held_bytes == 0 || held as u64 <= share)
     }
 
-    /// Counts the error in the statistics if it is BUSY, and returns it.
+    /// Returns `error`, and counts it in the statistics if it is BUSY.
     pub fn refuse(&self, error: Error) -> Error {
         if matches!(error, Error::Busy(_)) {
             self.counters.traffic.refused_busy.add(1);
@@ -280,7 +280,7 @@ impl CacheCore {
     }
 }
 
-/// A write that waits for room, with its data in memory.
+/// A write that waits for log space, with its data in memory.
 struct HeldWrite<'a> {
     shared: &'a CacheCore,
     ticket: WaitTicket,

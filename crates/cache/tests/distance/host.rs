@@ -10,7 +10,7 @@ use tokio::{
 };
 use volume::{Durability, Extent, Lba, Stack};
 
-/// Bytes of the working set.
+/// Size of the working set in bytes.
 pub const SET_BYTES: u64 = 500 << 20;
 pub const SET_BLOCKS: u64 = SET_BYTES / 512;
 

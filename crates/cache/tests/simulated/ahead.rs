@@ -161,7 +161,7 @@ async fn no_roll_back_is_sent_before_every_write_that_followed_was_answered() {
     cache.resume();
     until(&gateway, |calls| count(calls, "flushed") > 0).await;
     let asked = Instant::now();
-    // Count two roll-backs: the cache has sent the first one before its first round.
+    // Count two roll-backs: the cache sends one before its first round.
     until(&gateway, |calls| count(calls, "roll back") > 1).await;
     let calls = gateway.far.peek_calls();
     assert!(followed(&calls) == 1, "{calls:?}");
@@ -300,7 +300,7 @@ async fn a_bypassing_write_is_sent_between_two_rounds() {
     .await;
     cache.resume();
     until(&gateway, |calls| followed(calls) >= 2).await;
-    // The superblock can still be written, so rounds succeed.
+    // Only segment writes fail. The superblock can be written, so destage rounds succeed.
     let segments = Extent { lba: Lba(2), blocks: 4094 };
     let fails = Symptom::Fails(Error::NoSpace);
     faults.add(FaultRule::always(volume::FaultCallKind::Write, fails).at(segments));

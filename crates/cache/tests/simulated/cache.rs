@@ -161,7 +161,7 @@ async fn with_a_full_log_writes_are_refused_before_calls_on_a_lost_link_time_out
         slot += 1;
     }
     cache.admit(4096).unwrap();
-    // From now on every call hangs, as with an initiator that tries to reconnect.
+    // From here on, every call to the far volume hangs, as during attempts to reconnect.
     gateway.far.set_delay(Duration::from_secs(15));
     let lost = Instant::now();
     let mut held = Box::pin(write(&cache, 0, 2, 8));

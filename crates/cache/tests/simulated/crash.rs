@@ -27,7 +27,6 @@ enum Point {
     Nvram(u64),
 }
 
-/// Runs a script up to one crash point and checks the result.
 fn crash(script: &Script, point: Point) -> Result<(), String> {
     let seed = script.seed;
     let hardware = script.hardware();
@@ -57,7 +56,7 @@ fn crash(script: &Script, point: Point) -> Result<(), String> {
         true => remains,
         false => check(script, remains, &world, number % 4 == 0, rng.next_u64())?,
     };
-    // Run some scripts again on the remains, up to a second crash.
+    // Continue some scripts with the disk contents after the crash, up to a second crash.
     if is_of_opening || number % 5 == 0 {
         let seed = rng.next_u64() >> 8;
         let hardware = crate::support::hardware::Hardware::reopen(remains, seed)
@@ -85,7 +84,6 @@ fn operations(script: &Script) -> Result<(u64, u64), String> {
     Ok(hardware.operations())
 }
 
-/// Crashes one script at every operation. Returns the number of crashes.
 fn crash_everywhere(script: &Script) -> Result<u64, String> {
     let (disk, nvram) = operations(script).map_err(|fault| format!("without a crash: {fault}"))?;
     let points = (0..disk).map(Point::Disk).chain((0..nvram).map(Point::Nvram));

@@ -153,7 +153,7 @@ async fn a_crash_at_any_moment_of_growing_loses_nothing() {
         let over = !disk.power().is_off();
         let image = disk.crash(&mut Rng::new(operations));
         gateway.log = Arc::new(CrashVolume::reopen(image, operations));
-        // The log may have been formatted in part only; then no write was acknowledged.
+        // The crash may have come while the log was formatted; then no write was acknowledged.
         let cache = match gateway.try_open().await {
             Ok(cache) => cache,
             Err(error) => {

@@ -55,7 +55,7 @@ const fn segment(number: u64) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn recovery_does_not_read_segments_that_the_index_describes() {
     let gateway = killed().await;
-    // Overwrite the headers of all indexed segments: recovery must not need them.
+    // Overwrite the headers of all segments in the index: recovery must not need them.
     for number in 1..=16 {
         change(&gateway.log, segment(number), |block| block.fill(7)).await;
     }
@@ -109,7 +109,7 @@ async fn corrupt_data_of_an_indexed_segment_is_detected_when_it_is_read() {
     let error = read(&cache, 16, 8).await.unwrap_err();
     assert!(matches!(error, Error::Medium { extent, .. } if extent.lba == Lba(16)), "{error}");
     assert_eq!(read(&cache, 24, 8).await.unwrap(), [14; 8]);
-    // The corrupt slot must not be destaged, and the log must keep it.
+    // The damaged slot must not be destaged, and the log must keep it.
     tokio::spawn(cache.run());
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
     assert!(cache.statistics().destage.dirty_slots == 10 && cache.statistics().destage.rounds == 0);
@@ -120,7 +120,7 @@ async fn corrupt_data_of_an_indexed_segment_is_detected_when_it_is_read() {
     assert_eq!(gateway.far.peek(8, 1).await, [12; 512]);
     assert_eq!(gateway.far.peek(24, 1).await, [14; 512]);
     assert!(gateway.far.take_calls().contains(&("flush", 0, 0)));
-    // Replace the corrupt slot with newer content: after that, everything is destaged.
+    // Write newer content to the damaged slot: after that, everything is destaged.
     write(&cache, 16, 99, 8).await.unwrap();
     write(&cache, 800, 98, 8).await.unwrap();
     tokio::time::timeout(std::time::Duration::from_secs(60), cache.drain()).await.unwrap().unwrap();

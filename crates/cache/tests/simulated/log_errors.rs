@@ -295,7 +295,7 @@ async fn slots_sent_from_a_truncated_log_are_read_from_the_far_volume_and_only_t
         assert!((20..150).contains(&missing.len()), "{missing:?}");
         assert_eq!(cache.statistics().destage.dirty_slots, missing.len() as u64);
         assert!(cache.flush().await.is_err(), "something is lost");
-        // Reads of other blocks evict the slots from memory.
+        // Read other blocks until memory has evicted the written slots.
         for slot in 200..400 {
             assert_eq!(read(&cache, slot * 8, 8).await.unwrap(), [0; 8]);
         }

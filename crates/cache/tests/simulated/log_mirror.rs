@@ -57,7 +57,6 @@ async fn check(cache: &Cache) {
     }
 }
 
-/// Flips bits of the data block of segment `number` in one leg.
 async fn corrupt_segment(half: &Stack, number: u64) {
     let lba = Lba(LABELS + 2 + 2 * (number - 1) + 1);
     let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
@@ -86,7 +85,7 @@ async fn hosts_see_no_error_when_a_mirror_leg_is_lost_and_replaced() {
     while halves.mirror.standings()[0] != MirrorLegStatus::InSync {
         sleep(Duration::from_millis(10)).await;
     }
-    // Open the new leg alone: it must hold everything.
+    // Open the log with the new leg alone: that leg must hold all data.
     drop(cache);
     let alone = Mirror::open([Some(new), None], [7; 16], true).await.unwrap();
     gateway.log = Arc::new(alone);
@@ -139,7 +138,7 @@ async fn a_scrub_repairs_blocks_that_are_not_read_and_reports_lost_ones() {
     corrupt_segment(&halves.memory[1], 3).await;
     corrupt_segment(&halves.memory[0], 7).await;
     corrupt_segment(&halves.memory[1], 7).await;
-    // Keep all data in the log: nothing may be destaged during the test.
+    // Keep all data in the log: without the far volume, destage sends none of it.
     gateway.far.set_away(true);
     tokio::spawn(cache.run());
     sleep(Duration::from_secs(700)).await;
@@ -158,7 +157,6 @@ async fn a_scrub_repairs_blocks_that_are_not_read_and_reports_lost_ones() {
     assert!(matches!(error, CacheOpenError::Missing(_)));
 }
 
-/// Flips bits of a block of the log in one leg.
 async fn corrupt_block(half: &Stack, block: u64) {
     let lba = Lba(LABELS + block);
     let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();
@@ -199,7 +197,7 @@ async fn after_a_crash_the_intact_copy_is_kept_on_whichever_leg_it_is() {
                 check(&cache).await;
                 assert_eq!(cache.statistics().recovery.slots, 10, "{case}");
                 assert!(mirror.extensions().divergent().is_empty(), "{case}");
-                // Open each leg alone: each must be complete now.
+                // Open the log with each leg alone: both legs must be complete now.
                 drop(cache);
                 for half in 0..2 {
                     let mut alone = [None, None];
@@ -320,7 +318,7 @@ async fn a_leg_that_is_lost_during_a_resize_can_be_replaced_afterwards() {
         write(&cache, 0, 1, 8).await.unwrap();
         let gone = Symptom::Fails(Error::Device("gone".into()));
         halves.faults[lost].add(FaultRule::always(FaultCallKind::Write, gone).after(operations));
-        // The resize succeeds on both legs or on neither; other data is not affected.
+        // Each resize must change both legs or neither, and must not affect other data.
         for blocks in [LARGE, SMALL, LARGE] {
             let done = resize(&halves.mirror, &cache, blocks).await;
             write(&cache, 8, 2, 8).await.unwrap();

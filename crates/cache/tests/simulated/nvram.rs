@@ -71,7 +71,7 @@ async fn an_nvram_that_is_older_than_the_log_is_refused() {
                 .write(Lba(u64::from(byte) * 8), filled(byte, 8), Durability::Stable)
                 .await
                 .unwrap();
-            // The next copy is taken after the NVRAM has recorded this segment.
+            // Drain, so that the next copy of the NVRAM has a record of this segment.
             cache.drain().await.unwrap();
         }
         drop(cache);
@@ -258,7 +258,7 @@ async fn an_nvram_that_need_not_survive_a_reboot_does_not_block_a_start_and_leav
             // The write to the separate block may survive although the later write of the counter did not.
             assert_eq!(is_there || number == counter + 1, number <= counter + 1, "seed {seed}");
         }
-        // The NVRAM works again from here on.
+        // From here on the NVRAM works again.
         assert!(is_done(stable(&cache, 0, 99)).await);
         drop(cache);
         let cache = site.gateway.open().await;
@@ -349,7 +349,7 @@ fn a_synced_nvram_file_has_every_written_byte() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nvram");
     let mut file = MappedFile::open(&path, 65536).unwrap().synced().unwrap();
-    // Write across pages, write nothing, and write at the end.
+    // Write across a page boundary, with length 0, and at the end of the file.
     file.write(4090, &[7; 5000]);
     file.write(0, &[]);
     file.write(file.len() - 1, &[8]);

@@ -97,7 +97,7 @@ async fn an_nvram_page_that_cannot_be_read_at_the_start_is_not_treated_as_free_s
     let nvram = open(&left);
     let file = std::fs::File::options().write(true).open(&left).unwrap();
     let length = file.metadata().unwrap().len();
-    // The file keeps its header and loses its slot headers.
+    // The NVRAM file keeps its header and loses its slot headers.
     file.set_len(4096).unwrap();
     let refused = open_with(&site.gateway, nvram).await;
     assert!(matches!(refused, Err(CacheOpenError::Nvram(_))), "{:?}", refused.err());
@@ -116,7 +116,7 @@ async fn when_the_nvram_fails_every_write_waits_for_the_log_disk() {
     assert!(cache.statistics().log.nvram_error.is_some_and(|error| error.starts_with("no more; ")));
     site.hang_log();
     assert!(!is_done(write(2)).await);
-    // The cache must still report no volatile cache: hosts do not need to flush.
+    // The cache must still report that it has no volatile cache, so hosts need not flush.
     assert!(!cache.geometry().volatile_cache && is_done(cache.flush()).await);
 }
 
@@ -168,7 +168,7 @@ async fn writes_acknowledged_before_the_nvram_failed_survive_a_power_cut() {
         assert!(cache.statistics().log.nvram_error.is_some());
         drop(cache);
         site.power_cut(seed);
-        // Either only the process was killed, or the power failed.
+        // In one of four runs the process was killed; in the others the power failed.
         let found = match seed % 4 {
             0 => seen,
             _ => Failing::after_power_cut(&seen, &stable_bytes, &mut random),
@@ -200,7 +200,7 @@ async fn a_failed_nvram_is_not_needed_once_the_log_has_all_its_writes() {
     let before = copy_of(&(site.disk.clone() as Stack)).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     drop(cache);
-    // A new, blank memory replaces the one that failed.
+    // A blank memory replaces the NVRAM that has failed.
     site.gateway.memory = Some(Memory::new(256));
     site.gateway.log = before;
     let refused = site.gateway.try_open().await.err();

@@ -46,7 +46,6 @@ async fn put_back(gateway: &mut Gateway) -> Confirmed {
     confirmed
 }
 
-/// A store that counts the calls of `sync`.
 struct Synced(Confirmed, AtomicUsize);
 
 impl ConfirmedStore for Synced {
@@ -129,7 +128,7 @@ async fn a_log_in_use_never_lacks_a_write_that_it_has_confirmed() {
         gateway.settings.confirmed_in = Some(confirmed.store());
         let mut last = 0;
         for round in 0..4_u8 {
-            // An empty log accepts another key, or none, at each opening.
+            // A log without data accepts another key, or none, each time it is opened.
             gateway.settings.log_key = (round % 2 == 1).then(|| LogKey::new(&[round; 64]));
             let cache = gateway.start().await;
             for slot in 0..20 {

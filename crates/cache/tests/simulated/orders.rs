@@ -282,7 +282,7 @@ async fn a_read_of_flushed_data_sees_no_write_after_the_flush() {
         assert_eq!(read_flushed(&cache, 0, 40).await, flushed);
         assert_eq!(read_flushed(&cache, 3, 30).await, flushed[3..33]);
         assert_eq!(read(&cache, 32, 8).await.unwrap(), [3; 8], "the owner reads its own");
-        // The flushed epoch is destaged; the open one stays open.
+        // Destage sends the flushed epoch. The open epoch with the later writes stays in the log.
         cache.resume();
         cache.drain().await.unwrap();
         assert_eq!(read_flushed(&cache, 0, 40).await, flushed);

@@ -8,7 +8,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Number of slots that the test writes. They fill a log of 16 MiB beyond the threshold of destage.
 const SLOTS: u64 = 3072;
-/// Number of slots in one write.
 const TOGETHER: usize = 64;
 
 async fn fill(cache: &Arc<Cache>) {
@@ -61,7 +60,7 @@ async fn continuous_reads_of_the_lower_volume_do_not_stop_destage_of_a_full_log(
     tokio::spawn(cache.run());
     let begun = Instant::now();
     until_clean(&cache).await;
-    // Regression: when destage sent one write at a time, the drain took 15 s.
+    // Regression test: when destage sent one write at a time, the drain took 15 s.
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     reader.abort();
 }

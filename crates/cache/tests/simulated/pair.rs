@@ -111,7 +111,6 @@ async fn reader(world: Arc<World>, model: Arc<Mutex<Model>>, mut rng: Rng) {
     }
 }
 
-/// Injects faults into the two gateways, the node and their links.
 async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
     for _ in 0..12 {
         let pause = Duration::from_millis(rng.below(9000));
@@ -139,7 +138,7 @@ async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
                 let _ = world.change_places(rng.below(2) as usize);
             }
             7 => {
-                // Isolate one gateway: only hosts can reach it.
+                // Isolate one gateway from its partner and from the node: only hosts can reach it.
                 world.set(Wire::Gateways, false);
                 world.set(Wire::ToNode(rng.below(2) as usize), false);
             }
@@ -224,7 +223,7 @@ async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), St
     fault.map_or(Ok(()), Err)?;
     whole?;
     check(&world, &model).await?;
-    // Kill the active gateway, to check that the standby one has the data, too.
+    // Kill the active gateway, to check that the standby gateway also has all data.
     until_whole(&world, Duration::from_secs(60)).await?;
     let active = usize::from(world.served(0).is_none());
     world.kill(active);
@@ -370,7 +369,7 @@ fn a_gateway_that_was_cut_off_returns_no_stale_data_when_its_partner_is_back() {
     });
 }
 
-/// Returns the cache of the gateway that serves; waits until there is one.
+/// Waits until a gateway of the pair serves the unit, and returns its cache.
 async fn server(world: &World) -> Arc<cache::Cache> {
     let served = async {
         loop {
@@ -429,7 +428,7 @@ fn a_leg_restored_from_a_backup_of_this_run_is_filled_again() {
             (0..2).for_each(|index| world.kill(index));
             world.put_back(index, backup);
             restore_all(&world);
-            // The gateway with the complete leg must serve and fill the other one.
+            // The gateway with the complete leg must serve the unit and fill the partner's leg.
             let filled = async {
                 while !world.describe().contains("Filling") {
                     sleep(Duration::from_millis(1)).await;
@@ -476,7 +475,7 @@ fn a_leg_restored_while_its_partner_was_off_does_not_overwrite_the_partner() {
     }
 }
 
-/// Kills gateway `dead`, waits until the other one continues alone, and writes 20 slots.
+/// Kills gateway `dead`, waits until its partner continues alone, and writes 20 slots.
 async fn go_on_alone(world: &World, dead: usize, value: u8) {
     world.kill(dead);
     sleep(DEAD_AFTER * 5).await;

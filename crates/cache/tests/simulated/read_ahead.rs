@@ -16,7 +16,7 @@ const DELAY: Duration = Duration::from_millis(8);
 const BYTES_PER_SECOND: u64 = 125_000_000;
 const VOLUME: u64 = 16 << 20;
 
-/// A link on which answers are sent one after the other at its rate.
+/// A link that sends one answer after the other, at a fixed rate.
 struct Line {
     lower: Stack,
     bytes_per_second: u64,
@@ -196,7 +196,7 @@ async fn random_reads_concurrent_with_a_stream_find_a_short_queue() {
     gateway.settings.dram_bytes = 64 << 20;
     gateway.settings.read_ahead_bytes = 8 << 20;
     gateway.far.poke(0, vec![5; VOLUME as usize]).await;
-    // The link has 200 Mbit/s, so it holds 200 KB in a round trip.
+    // At 200 Mbit/s, 200 KB are in flight during one round trip.
     let cache = over_a_line_of(&gateway, 25_000_000).await;
     let started = Instant::now();
     // A host reads three quarters of the volume sequentially, with 32 requests of 64 KiB in flight.

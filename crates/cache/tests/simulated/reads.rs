@@ -136,7 +136,7 @@ async fn requests_are_counted_by_where_they_were_answered() {
     let cache = gateway.open().await;
     write(&cache, 0, 1, 16).await.unwrap();
     read(&cache, 0, 16).await.unwrap();
-    // Bring one half of the extent into memory.
+    // Bring one half of the extent that is read below into memory.
     read(&cache, 8, 16).await.unwrap();
     // Read other slots until memory evicts the page of slot 0. The log still has its content.
     for slot in 2..1400 {

@@ -235,7 +235,7 @@ async fn an_nvram_that_was_abandoned_is_never_used_again() {
     write(&cache, 8, 7, 8).await.unwrap();
     cache.flush().await.unwrap();
     assert!(here == 0 || here == 6);
-    // Kill the cache with one write that only the new NVRAM has.
+    // Kill the cache when the new NVRAM holds one write that the log does not have.
     immediate(&cache, 2, 8).await;
     let newer = gateway.memory.clone().expect("it has one").0.lock().clone();
     // Copy the log before it has the write that is in the NVRAM only, so that both copies are of
@@ -259,7 +259,7 @@ async fn an_nvram_that_was_abandoned_is_never_used_again() {
     assert_eq!(contents(&accepted).await[1], 7, "never older than what was made stable");
     assert_eq!(contents(&with(&killed, &newer).await).await, [1, 7, 8, 0]);
 
-    // A log that was stopped cleanly lacks nothing, so the NVRAM is formatted again.
+    // A log that was stopped cleanly needs no NVRAM content, so the NVRAM is formatted again.
     let stopped = with(&killed, &newer).await;
     stopped.open().await.stop().await.unwrap();
     let old = with(&stopped, &given_up).await;
@@ -280,7 +280,7 @@ async fn the_nvram_of_another_log_is_refused() {
     assert!(matches!(refusal(&gateway).await, CacheOpenError::LogMissing { .. }));
     // A second start is refused too: the first refusal must not have formatted the log.
     assert!(matches!(refusal(&gateway).await, CacheOpenError::LogMissing { .. }));
-    // A used log that does not belong to the NVRAM gets another error.
+    // A log with data that does not belong to the NVRAM is refused with another error.
     let used = Gateway::new(LOG);
     used.open().await.stop().await.unwrap();
     let used = Gateway { memory: gateway.memory.clone(), ..used };
@@ -305,7 +305,6 @@ async fn a_blank_log_with_an_nvram_in_use_is_refused_unless_the_log_was_drained_
     drop(blank.open().await);
 }
 
-/// Returns a gateway with a copy of the log on another disk.
 async fn copy(gateway: &Gateway) -> Gateway {
     let new = Gateway::new(LOG);
     for number in 0..LOG {

@@ -51,7 +51,7 @@ async fn a_full_log_has_room_at_once_when_it_grows_though_the_far_volume_is_unre
         let more = fill(&cache, 8).await;
         assert!(more > 1200, "{more}");
         assert_eq!(inspect(&gateway.log).await.unwrap().log_blocks, LARGE);
-        // Kill the gateway; recovery must find the data again.
+        // Kill the gateway; recovery must find all data in the larger log.
         drop(cache);
         let cache = gateway.start().await;
         assert_eq!(cache.statistics().recovery.slots, more);

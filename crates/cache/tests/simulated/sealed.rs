@@ -84,7 +84,7 @@ async fn the_nvram_is_zeroed_when_the_log_gets_a_key_and_at_its_first_use() {
     gateway.settings.log_key = Some(LogKey::new(&[7; 64]));
     drop(gateway.open().await);
     assert!(!is_in(&gateway.memory.as_ref().unwrap().0.lock(), 0xa5));
-    // Use the NVRAM, which still holds this data, with another log.
+    // Use the NVRAM, which still holds data of the first log, with another log.
     let mut other = sealed().with_nvram();
     other.settings.report = WriteMode::Immediate;
     *other.memory.as_ref().unwrap().0.lock() = before;
@@ -214,7 +214,7 @@ async fn no_nonce_is_used_twice() {
         drop(cache);
         images.push(image(&gateway.log).await);
     }
-    // Open two copies of one log and write to each of them.
+    // Open two copies of one log, and write to each of them.
     for byte in [11, 12] {
         let copy = Gateway { log: disk_of(images[1].clone()).await, ..sealed() };
         let cache = copy.open().await;
@@ -238,7 +238,7 @@ async fn no_nonce_is_used_twice() {
         }
     }
     assert!(used.len() >= 82, "{}", used.len());
-    // Each nonce must belong to one content only; no two encrypted blocks are equal.
+    // Each nonce must belong to one content only: no two encrypted blocks may share one.
     assert_eq!(used.len(), contents.len());
 }
 

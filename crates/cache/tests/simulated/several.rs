@@ -79,7 +79,6 @@ impl Site {
         Box::new(self.memory.clone())
     }
 
-    /// Returns the log's record of one of its volumes.
     async fn record(&self, name: &str) -> MemberRecord {
         let mut known = inspect(&self.log).await.expect("a log").members.into_iter();
         known.find(|member| member.name == name && member.counts()).expect("it is known")
@@ -95,7 +94,6 @@ impl Site {
         slots
     }
 
-    /// Opens both volumes and starts destage.
     async fn start(&self) -> (Arc<Cache>, Vec<Stack>) {
         let opened = self.open(&[("a", &self.a), ("b", &self.b)]).await.expect("it can be opened");
         tokio::spawn(opened.0.run());
@@ -128,7 +126,7 @@ async fn each_volume_gets_its_own_data() {
     assert_eq!([above[0].geometry().blocks, above[1].geometry().blocks], [8005, 4000]);
     write(&above[0], 16, 1).await;
     write(&above[1], 16, 2).await;
-    // The end of the first volume is inside of a slot.
+    // The first volume ends inside of a slot. Write its last blocks.
     let last = above[0].write(Lba(8000), filled(3, 5), Durability::Volatile).await;
     last.expect("the log takes it");
     above[1].discard(Extent { lba: Lba(3990), blocks: 10 }).await.expect("discarded");
@@ -139,7 +137,7 @@ async fn each_volume_gets_its_own_data() {
         let beyond = above[1].write(Lba(lba), filled(1, 2), Durability::Volatile).await;
         assert!(matches!(beyond, Err(Error::OutOfRange(extent)) if extent.lba == Lba(lba)));
     }
-    // Read the end of the volume sequentially: read-ahead must not go beyond it.
+    // Read up to the end of the volume sequentially: read-ahead must not go beyond the end.
     site.a.far.take_calls();
     let whole = Extent { lba: Lba(7000), blocks: 1005 };
     for at in 0..4 {
@@ -220,7 +218,7 @@ async fn a_volume_listed_twice_and_a_replaced_volume_are_refused() {
     let twice = refusal(site.open(&[("a", &site.a), ("a", &site.b)]).await);
     assert!(twice.contains("\"a\" is listed twice"), "{twice}");
     drop(site.open(&[("a", &site.a), ("b", &site.b)]).await.expect("opened"));
-    // Use another volume under the name of the first.
+    // Open the log with another volume under the name of the first one.
     let small = refusal(site.open(&[("a", &site.b), ("b", &site.b)]).await);
     assert!(small.contains("8005 blocks of 512 bytes, the volume now has 4000"), "{small}");
     let relaxed = Settings { order: DestageOrder::Relaxed, ..Site::settings() };
@@ -228,7 +226,7 @@ async fn a_volume_listed_twice_and_a_replaced_volume_are_refused() {
     let refused =
         refusal(Cache::open_common(relaxed, vec![member], Arc::clone(&site.log), None).await);
     assert!(refused.contains("strict order"), "{refused}");
-    // A log for several volumes cannot be opened for one volume.
+    // A log that several volumes share cannot be opened for one volume alone.
     let identity = cache::LogVolumeIdentity { name: "a".into(), geometry: site.a.geometry() };
     let lower = Arc::clone(&site.a) as Stack;
     let parts = cache::Parts { lower, log: Arc::clone(&site.log), nvram: None };
@@ -278,7 +276,7 @@ async fn a_round_is_flushed_at_every_volume_before_its_log_space_is_freed() {
     drained(&cache).await;
     let calls = site.b.far.take_calls();
     let count = |name| calls.iter().filter(|call| call.0 == name).count();
-    // The volume that reported a loss must have received its data again.
+    // The volume that has reported a loss must have received the lost data again.
     assert!(count("write") >= 2 && count("flush") >= 2, "{calls:?}");
 }
 
@@ -349,7 +347,7 @@ async fn a_growing_slice_keeps_its_region_and_its_start() {
     timeout(Duration::from_secs(60), grown).await.expect("it is noticed");
     write(&above[0], 5994, 3).await;
     above[0].discard(Extent { lba: Lba(4000), blocks: 900 }).await.expect("discarded");
-    // The volume below grows past its region: the cache keeps the size.
+    // The volume under the slice grows beyond its region: the cache keeps the size of the region.
     far.far.set_blocks(place + 5000);
     slice.grow(None).expect("as it says");
     above[0].extensions().refresh();
@@ -522,7 +520,7 @@ async fn data_of_a_removed_volume_does_not_return_while_the_log_still_has_it() {
     write(&above[2], 0, 5).await;
     write(&above[1], 0, 6).await;
     drop((cache, above));
-    // Remove volume a a second time, from another region.
+    // Remove volume a for the second time, now from another region.
     assert_eq!(site.give_up("a").await, 1);
     let refused = refusal(site.open(&all).await);
     assert!(refused.contains("volume \"a\""), "{refused}");

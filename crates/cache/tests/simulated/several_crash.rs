@@ -45,10 +45,9 @@ struct Trial {
     /// Number of sectors of each volume.
     sizes: Vec<u64>,
     log_blocks: u64,
-    /// True: the nodes apply everything between two flushes as a whole.
+    /// True if each node applies all writes between two flushes atomically.
     atomic: bool,
     delay: Duration,
-    /// The node that is unreachable for long: its index, the start, and the duration.
     away: Option<(usize, Duration, Duration)>,
     /// True: a separate cache and log for each volume, which the test must detect as worse.
     apart: bool,
@@ -72,7 +71,7 @@ impl Trial {
             segment_slots,
             ..Settings::default()
         };
-        // Two of the volumes end inside of a slot.
+        // Choose sizes with which two of the volumes end inside of a slot.
         let mut sizes = vec![40 * 8 - 3, 24 * 8];
         sizes.extend(rng.chance(50).then_some(16 * 8 - 5));
         let log_blocks =
@@ -104,17 +103,16 @@ impl Trial {
     }
 }
 
-/// A gateway and its nodes, on one power supply.
+/// A gateway and its nodes, which lose their power together.
 struct Site {
     trial: Trial,
     power: Arc<Power>,
     nodes: Vec<Arc<Node>>,
-    /// One log for all volumes, or a log for each volume.
+    /// One log that all volumes share, or one log for each volume.
     logs: Vec<Arc<CrashVolume>>,
     memories: Vec<Memory>,
 }
 
-/// The content of disks and NVRAMs after the end of a run.
 struct Remains {
     nodes: Vec<Vec<u8>>,
     logs: Vec<CrashVolume>,
@@ -215,7 +213,7 @@ impl Site {
         Ok((vec![cache], above))
     }
 
-    /// Lets hosts write to all volumes until they are done or the power fails.
+    /// Runs hosts that write to all volumes, until they are done or the power fails.
     fn run(&self, world: &Arc<World>) {
         self.observe(world);
         let seed = self.trial.seed;
@@ -548,7 +546,7 @@ fn volumes_that_are_destaged_independently_are_detected() {
 
 /// Number of crash points if FOREBAY_CRASH_POINTS is not set.
 const POINTS: u64 = 600;
-/// Number of operations from one crash point to the next.
+/// Distance between two crash points, in disk operations.
 const STEP: usize = 7;
 /// Maximum number of scripts with which separate caches may stay unnoticed.
 const MUTANT_SCRIPTS: u64 = 20;

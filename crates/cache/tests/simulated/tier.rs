@@ -35,7 +35,7 @@ fn gateway() -> Gateway {
     gateway
 }
 
-/// Reads slots one by one; all bytes of a slot must be `byte(slot)`.
+/// Reads slots one by one, and checks that all bytes of a slot are `byte(slot)`.
 async fn read_slots(cache: &Cache, slots: impl IntoIterator<Item = u64>, byte: impl Fn(u64) -> u8) {
     for slot in slots {
         let bytes = read(cache, slot * BLOCKS, BLOCKS as u32).await.expect("it can be read");
@@ -43,7 +43,6 @@ async fn read_slots(cache: &Cache, slots: impl IntoIterator<Item = u64>, byte: i
     }
 }
 
-/// Waits until the tier has written all slots that it has admitted.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
@@ -124,11 +123,11 @@ async fn writes_discards_and_foreign_writes_invalidate_slots_of_the_tier() {
         gateway.far.poke(32, vec![202; 4096]).await;
         assert!(cache.forget(4 * 4096, 4096));
         cache.drain().await.unwrap();
-        // Read other slots, so that memory evicts all slots that were changed above.
+        // Read other slots until memory has evicted all slots that were changed above.
         read_slots(&cache, 100..200, kind).await;
         let expected = [vec![200; 8], vec![3, 201], vec![3; 6], vec![0; 8], vec![202; 8]].concat();
         assert_eq!(read(&cache, 8, 32).await.unwrap(), expected, "{report:?}");
-        // Slots that were not changed are still in the tier.
+        // The read tier still holds the slots that were not changed.
         let before = cache.statistics();
         read_slots(&cache, 5..20, kind).await;
         assert_eq!(cache.statistics().hits.hits_tier, before.hits.hits_tier + 15);
@@ -229,7 +228,7 @@ async fn the_tier_is_empty_after_a_restart_and_unusable_for_another_log() {
     let cache = filled(&gateway, disk.clone()).await;
     cache.stop().await.unwrap();
     drop(cache);
-    // Simulate a write of another gateway to the far volume.
+    // Simulate another gateway that writes to the far volume.
     far_bytes(&gateway, 200, |_| 77).await;
     let cache = gateway.start().await;
     cache.use_tier(disk.clone()).await.expect("it is ours");
@@ -276,7 +275,7 @@ async fn with_an_encrypted_log_the_tier_holds_no_clear_text() {
 
 #[tokio::test(start_paused = true)]
 async fn slots_in_use_outlive_unused_slots() {
-    // The tier has 256 slots. Each round reads 60 hot slots and 90 others.
+    // Each round reads 60 hot slots and 90 others; the tier has room for 256 slots.
     let gateway = gateway();
     far_bytes(&gateway, 1000, kind).await;
     let cache = gateway.start().await;
@@ -298,7 +297,6 @@ struct Tale {
     settings: Settings,
     log_blocks: u64,
     rot: u32,
-    /// The tier's disk fails after this number of calls.
     fails_after: Option<u64>,
     mutated: bool,
 }

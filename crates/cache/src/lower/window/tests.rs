@@ -2,14 +2,14 @@ use std::collections::BinaryHeap;
 
 use super::*;
 
-/// A link whose far end answers each request when all of it has arrived.
+/// A simulated link. The peer answers each request as soon as all of its bytes have arrived.
 #[derive(Clone, Copy)]
 struct Link {
     /// The capacity in bytes per second.
     rate: f64,
     /// The round trip time on an empty link in seconds, without the transmission time of the bytes.
     trip: f64,
-    /// One in this many requests is answered a second late; none if 0.
+    /// One in `late` requests is answered a second late; none if 0.
     late: u64,
     /// The first of this many requests is answered three round trips late, each later one a little less, as
     /// over a TCP connection in slow start.
@@ -28,9 +28,9 @@ fn link(megabits: f64, trip: f64) -> Link {
 struct Simulation {
     link: Link,
     begun: Instant,
-    /// Seconds since the beginning.
+    /// Seconds since the start of the simulation.
     now: f64,
-    /// The time at which the link has transmitted everything sent so far.
+    /// The time in seconds at which the link has transmitted all bytes that were sent.
     free_at: f64,
     /// The time at which the last answer arrives, late answers aside. TCP delivers answers in the order in
     /// which they were sent: after the path has become shorter, answers still arrive behind those that took
@@ -165,7 +165,7 @@ fn a_link_is_full_and_its_queue_short() {
         for trip in [1.0, 8.0, 40.0, 80.0, 200.0] {
             let link = link(megabits, trip);
             let mut simulation = Simulation::new(link, 1);
-            // The window drains once, five seconds after it has stopped growing. Let that pass.
+            // Five seconds after the window has stopped growing, it drains once. Run until that drain has ended.
             simulation.run(8.0 + 30.0 * link.trip);
             let (part, queue) = simulation.run(20.0);
             assert!(part[0] > 0.97, "{megabits} Mbit/s, {trip} ms: {part:?}");

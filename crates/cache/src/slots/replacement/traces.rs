@@ -112,7 +112,7 @@ fn popular(exponent: f64) -> Vec<u64> {
     (0..1_000_000).map(|_| zipf(&mut rng, 200_000, exponent)).collect()
 }
 
-/// Reads a popular set, interrupted by backups that read everything.
+/// A trace that reads popular slots, interrupted by backups that read every slot.
 fn backup() -> Vec<u64> {
     let mut rng = Rng::new(3);
     let mut trace = Vec::new();

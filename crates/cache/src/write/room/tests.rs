@@ -76,7 +76,6 @@ impl Site {
         self.cache.write(Lba(lba), data, Durability::Volatile).await
     }
 
-    /// Destages everything that was written.
     async fn drain(&self) {
         self.cache.flush().await.expect("flushed");
         self.cache.drain().await.expect("drained");

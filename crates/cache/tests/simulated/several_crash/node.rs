@@ -24,9 +24,9 @@ pub struct Node {
     /// The changes since the last flush; a change without bytes writes zeros.
     staged: Mutex<Vec<(Extent, Option<Data>)>>,
     atomic: bool,
-    /// The staged changes were lost, and no call has reported this yet.
+    /// The node has lost its staged writes, and no call has reported the loss yet.
     lost: AtomicBool,
-    /// Changes were lost or rolled back and have not been sent again.
+    /// The gateway has not sent the lost or rolled back writes again yet.
     behind: AtomicBool,
     pub away: AtomicBool,
     delay: Duration,
@@ -104,7 +104,6 @@ impl Node {
     }
 }
 
-/// Copies sector `at` of an extent to its place in the volume.
 fn put(bytes: &mut [u8], extent: &Extent, data: Option<&Data>, at: u64) {
     let to = (extent.lba.0 + at) as usize * SECTOR;
     match data {

@@ -1,4 +1,4 @@
-//! A far volume that grants or refuses the claim of a cache.
+//! A far volume for tests that grants or refuses a cache the exclusive right to write it (claim).
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use volume::{
 
 use super::far::Far;
 
-/// A far volume that remembers the last claim and how it was answered.
+/// A far volume that remembers the last claim and its answer to that claim.
 pub struct Claimed {
     pub far: Arc<Far>,
     pub refuses: AtomicBool,

@@ -1,4 +1,4 @@
-//! A store of confirmed numbers in memory, which outlives the cache that uses it.
+//! A store of confirmed numbers that keeps them in memory and outlives the cache.
 
 use std::sync::Arc;
 

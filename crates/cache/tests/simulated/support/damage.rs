@@ -1,4 +1,4 @@
-//! A gateway that was killed, and functions that change the blocks of its log.
+//! Helpers that damage blocks of the log of a killed gateway.
 
 use super::gateway::{Gateway, read, write};
 use cache::CacheOpenError;

@@ -14,7 +14,7 @@ use volume::{
     Geometry, Io, Lba, MemVolume, OrderedFlush, Provisioning, ThinSpaceUsage, Volume,
 };
 
-/// A call: its name, its first block, and the number of blocks.
+/// A call to the far volume: its name, its first block, and its number of blocks.
 pub type Call = (&'static str, u64, u64);
 
 /// Maximum number of blocks by which the volume can grow.
@@ -33,7 +33,7 @@ pub struct Far {
     keeps_order: AtomicBool,
     /// The milliseconds by which the answer to a "flush ahead" is faster than other answers.
     hurry_ms: AtomicU64,
-    /// The milliseconds by which the answer to a write is faster than other answers.
+    /// Writes are answered this number of milliseconds earlier than other calls.
     hurry_writes_ms: AtomicU64,
     calls: Mutex<Vec<Call>>,
 }
@@ -60,12 +60,10 @@ impl Far {
         self.blocks.store(blocks, Ordering::SeqCst);
     }
 
-    /// Cuts the link or restores it.
     pub fn set_away(&self, away: bool) {
         self.away.store(away, Ordering::SeqCst);
     }
 
-    /// Makes writes and flushes fail, or succeed again.
     pub fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Ordering::SeqCst);
     }
@@ -97,12 +95,12 @@ impl Far {
         self.keeps_order.store(true, Ordering::SeqCst);
     }
 
-    /// Makes the answer to a "flush ahead" faster than other answers, by this duration.
+    /// Answers each "flush ahead" by this duration earlier than other calls.
     pub fn hurry_flushes(&self, by: Duration) {
         self.hurry_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }
 
-    /// Makes the answer to a write faster than other answers, by this duration.
+    /// Answers each write by this duration earlier than other calls.
     pub fn hurry_writes(&self, by: Duration) {
         self.hurry_writes_ms.store(by.as_millis() as u64, Ordering::SeqCst);
     }
@@ -117,7 +115,6 @@ impl Far {
         std::mem::take(&mut self.calls.lock())
     }
 
-    /// Returns the calls that `take_calls` would return, and keeps them in the list.
     pub fn peek_calls(&self) -> Vec<Call> {
         self.calls.lock().clone()
     }

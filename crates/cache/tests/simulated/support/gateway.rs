@@ -7,7 +7,7 @@ use volume::{Data, Durability, Error, Extent, Geometry, Lba, MemVolume, Stack, V
 
 use super::{far::Far, memory::Memory};
 
-/// The parts of a gateway, which outlive its cache.
+/// The far volume, log and settings of a gateway. They outlive its cache, so a test can open it again.
 pub struct Gateway {
     pub far: Arc<Far>,
     pub log: Stack,
@@ -59,7 +59,7 @@ impl Gateway {
         Cache::open(self.settings.clone(), parts, self.identity()).await
     }
 
-    /// Opens the cache without destage.
+    /// Opens the cache, but does not start destage.
     pub async fn open(&self) -> Arc<Cache> {
         self.try_open().await.expect("it can be opened")
     }
@@ -72,7 +72,6 @@ impl Gateway {
     }
 }
 
-/// Returns `blocks` blocks of 512 bytes, all of them `byte`.
 pub fn filled(byte: u8, blocks: usize) -> Data {
     vec![byte; blocks * 512].into()
 }

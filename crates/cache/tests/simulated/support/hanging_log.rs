@@ -61,7 +61,6 @@ pub fn stable(cache: &Cache, lba: u64, byte: u8) -> impl Future<Output = Result<
     cache.write(Lba(lba), filled(byte, 8), Durability::Stable)
 }
 
-/// Copies a log disk to a new one.
 pub async fn copy_of(log: &Stack) -> Stack {
     let blocks = log.geometry().blocks as u32;
     let content = log.read(Extent { lba: Lba(0), blocks }).await.unwrap();

@@ -29,18 +29,18 @@ pub enum Mutation {
     /// The lower volume acknowledges flushes and stable writes that are not stable, as if the tail of the log
     /// were moved before the flush.
     LowerNotFlushed,
-    /// The superblock is written without waiting for it to be stable.
+    /// Fault to detect: the superblock is written without waiting until it is stable.
     SuperblockNotStable,
-    /// An opening does not make the log's content stable before it continues from it.
+    /// Fault to detect: when a cache is opened, the log is not flushed before new segments follow.
     OpeningNotFlushed,
     /// The frames of the log's index are written without waiting for them to be stable.
     IndexNotStable,
     RoundNotFlushed,
     /// A discard that bypassed the log is not flushed.
     DiscardNotFlushed,
-    /// A write that bypassed the log is acknowledged before it is stable.
+    /// Fault to detect: a write that bypasses the log is acknowledged before it is stable.
     BypassNotStable,
-    /// The NVRAM loses its content.
+    /// Fault to detect: the NVRAM loses its content.
     NvramForgets,
     /// The cache itself has a fault.
     Cache(Mutant),
@@ -58,7 +58,7 @@ impl Mutation {
 /// A function that checks the content of the lower volume.
 pub type Observer = Arc<dyn Fn(&StableDiskImage) + Send + std::marker::Sync>;
 
-/// The content of all devices after the end of a run.
+/// The contents of all devices after a run has ended.
 pub struct Remains {
     log: CrashVolume,
     lower: CrashVolume,
@@ -76,21 +76,19 @@ impl Remains {
 /// The way in which a run ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
-    /// The power fails everywhere.
+    /// The gateway and the far volume lose their power.
     Power,
-    /// The power fails at the gateway; the far volume keeps its power.
+    /// Only the gateway loses its power; the far volume keeps its volatile data.
     NearPower,
-    /// The process is killed; all disks keep their power.
+    /// Only the process is killed: all disks keep their volatile data.
     Kill,
 }
 
-/// The devices of a gateway.
 pub struct Hardware {
     pub power: Arc<Power>,
     log: Arc<CrashVolume>,
     lower: Arc<CrashVolume>,
     nvram: Arc<Mutex<NvramState>>,
-    /// The log disk fails writes until this time.
     log_fails: Arc<Mutex<Option<Instant>>>,
     tier: Arc<Rotting>,
     confirmed: Arc<Confirmed>,
@@ -104,7 +102,7 @@ pub struct Hardware {
 struct NvramState {
     bytes: Vec<u8>,
     writes: u64,
-    /// Number of complete writes; the power fails in the middle of the next one.
+    /// Number of NVRAM writes that complete; the power fails in the middle of the next one.
     last: u64,
     rng: Rng,
 }
@@ -116,7 +114,7 @@ impl Hardware {
             CrashVolume::new(log, seed),
             CrashVolume::new(lower, seed + 1),
             vec![0; length_for(nvram_slots) as usize],
-            // Few slots, so that the tier wraps around. One block in ten is corrupt.
+            // The tier has few slots, so that it wraps around. One block in ten is corrupt.
             Rotting::new(TIER_SLOTS, 10, seed),
             Arc::default(),
             seed,
@@ -257,7 +255,7 @@ impl Hardware {
         self.lower.contents()
     }
 
-    /// Ends the run as `end` says. Returns the content that the devices keep.
+    /// Ends the run with this failure, and returns the contents that the devices keep.
     pub fn end(&self, end: End, rng: &mut Rng) -> Remains {
         self.power.fail();
         let left = |disk: &CrashVolume, keeps: bool, rng: &mut Rng| match keeps {
@@ -336,7 +334,7 @@ impl StableMemory for Nvram {
         }
         let mut kept = from.len();
         if state.writes >= state.last {
-            // Bytes become stable in order, up to a random one.
+            // The power failure keeps a random number of the first bytes of this write.
             kept = state.rng.below(kept as u64 + 1) as usize;
             self.power.fail();
         }

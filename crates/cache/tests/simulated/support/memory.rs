@@ -1,11 +1,11 @@
-//! An NVRAM in memory that outlives the cache that uses it.
+//! A simulated NVRAM in memory that outlives the cache.
 
 use std::sync::Arc;
 
 use cache::{StableMemory, length_for};
 use parking_lot::Mutex;
 
-/// The bytes of an NVRAM. Clones share them.
+/// The bytes of a simulated NVRAM. Clones share one memory.
 #[derive(Clone)]
 pub struct Memory(pub Arc<Mutex<Vec<u8>>>);
 

@@ -10,7 +10,7 @@ pub struct Write {
     /// The number of the write; 0 if the write writes zeros.
     pub value: u64,
     pub submitted: u64,
-    /// When the write was answered or cancelled; `None` while it is in progress.
+    /// The time at which the write was answered or cancelled; `None` while it is in progress.
     ended: Option<u64>,
     acknowledged: bool,
 }
@@ -18,9 +18,9 @@ pub struct Write {
 /// The record of all writes. Times are a counter that grows with every event.
 pub struct Model {
     clock: u64,
-    /// The writes, indexed by their numbers.
+    /// The writes of all hosts, indexed by their numbers.
     writes: Vec<Write>,
-    /// The writes of each sector that a read may still return.
+    /// For each sector, the writes whose data a read may still return.
     sectors: Vec<Vec<u64>>,
     /// For a sector and a write: when a read first returned the write, if such a read guarantees that
     /// the write is kept.
@@ -73,7 +73,7 @@ impl Model {
         }
     }
 
-    /// Records that a read has returned this value; zeros are ignored.
+    /// Records that a read has returned `value` for this sector; ignores zeros.
     pub fn show(&mut self, sector: usize, value: u64) {
         let now = self.now();
         if value != 0 && self.writes[value as usize].value == value {
@@ -175,7 +175,7 @@ impl Model {
         }
     }
 
-    /// Returns the intervals of time in which a sector may have had this value.
+    /// Returns the intervals of time in which the sector may have held this value.
     fn spans(
         &self,
         sector: usize,
@@ -194,7 +194,7 @@ impl Model {
         of_value.map(span).collect()
     }
 
-    /// Records the content after a recovery, which must be kept from then on.
+    /// Records the content of all sectors after a recovery. From then on the cache has to keep it.
     pub fn settle(&mut self, values: &[u64]) {
         for (sector, &value) in values.iter().enumerate() {
             let now = self.now();

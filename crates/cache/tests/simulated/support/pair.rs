@@ -31,7 +31,7 @@ pub enum Wrong {
     Nothing,
     /// A gateway that continues alone does not ask the node, and assumes that it may.
     NoWitness,
-    /// The node grants every claim, whichever opening had the last one.
+    /// Fault to detect: the node grants every claim, whichever log opening had the last one.
     EveryClaimGranted,
     /// A write from an earlier session with the partner's leg is performed although a new session has begun.
     LateWrites,
@@ -48,11 +48,10 @@ pub enum Wrong {
 pub enum Nvram {
     None,
     SurvivesPower,
-    /// The NVRAM survives the end of the process, but not the loss of power.
+    /// The NVRAM content survives the end of the process, but not a loss of power.
     SurvivesProcess,
 }
 
-/// One of the three links between the two gateways and the node.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {
     Gateways,
@@ -74,16 +73,16 @@ pub struct World {
     numbers: AtomicU64,
 }
 
-/// The disk, the NVRAM and the process of one gateway.
+/// The disk, the NVRAM and the process of one gateway of the pair.
 struct Side {
     index: usize,
     to_node: AtomicBool,
     running: Mutex<Option<Arc<Process>>>,
     disk: Mutex<Arc<CrashVolume>>,
     nvram: Arc<Mutex<Vec<u8>>>,
-    /// The number of boots of its machine, which is also the boot id.
+    /// Number of times that the gateway's machine has booted; serves as the boot id.
     boots: AtomicU64,
-    /// The number of the valid session with this gateway's leg.
+    /// Number of the only session that may use this gateway's leg of the log.
     session: AtomicU64,
 }
 
@@ -95,11 +94,11 @@ struct Process {
     /// Identifies the unit that exports the leg to the partner. A session is valid for one unit only.
     unit: AtomicU64,
     member: Mutex<Option<Arc<PairMember>>>,
-    /// The cache while the gateway serves, with the number of its opening.
+    /// The cache and the number of its opening, while the gateway serves the unit.
     serving: Mutex<Option<(u64, Arc<Cache>)>>,
 }
 
-/// The volume of the node, and its last claim.
+/// The node with its volume, and the last claim that it has granted.
 struct Node {
     memory: MemVolume,
     last: Mutex<Option<Last>>,
@@ -158,7 +157,7 @@ impl World {
         self
     }
 
-    /// Adds a delay to each packet between the two gateways from now on.
+    /// From now on, delays each packet between the two gateways by `one_way`.
     pub fn set_distance(&self, one_way: Duration) {
         self.distance.store(one_way.as_micros() as u64, Ordering::SeqCst);
     }
@@ -174,7 +173,7 @@ impl World {
         self.numbers.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Starts a gateway if it is off.
+    /// Starts gateway `index` if it is not running.
     pub fn start(self: &Arc<Self>, index: usize) {
         let side = &self.sides[index];
         let mut running = side.running.lock();
@@ -231,7 +230,7 @@ impl World {
         *self.sides[index].disk.lock() = Arc::new(CrashVolume::reopen(image, self.seed));
     }
 
-    /// Returns the reason for the present state of a gateway, if it reports one.
+    /// Returns the reason that gateway `index` reports for its present state.
     pub fn reason(&self, index: usize) -> Option<Arc<str>> {
         let process = self.sides[index].running.lock().clone()?;
         let member = process.member.lock().clone()?;
@@ -253,7 +252,7 @@ impl World {
         member.map_or_else(|| Err("it is off".into()), |member| member.change_places())
     }
 
-    /// Returns the cache of a gateway that serves, with the number of its opening.
+    /// If gateway `index` serves the unit, returns its cache and the number of the opening.
     pub fn served(&self, index: usize) -> Option<(u64, Arc<Cache>)> {
         let process = self.sides[index].running.lock().clone()?;
         let serving = process.serving.lock().clone();
@@ -430,7 +429,7 @@ impl Nvram {
     }
 }
 
-/// The NVRAM of a gateway. It ignores writes of a process that has ended.
+/// The NVRAM of one gateway. Writes of a process that has ended are ignored.
 struct SideMemory {
     power: Arc<Power>,
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -452,7 +451,7 @@ impl StableMemory for SideMemory {
     }
 }
 
-/// The leg of the partner, as seen in one session.
+/// The leg of the partner, as a session of the other gateway accesses it.
 #[derive(Clone)]
 struct Theirs {
     world: Weak<World>,

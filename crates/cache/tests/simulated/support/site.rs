@@ -48,7 +48,7 @@ pub enum Wrong {
     NotRolledBack,
     /// The node performs writes that follow a flush although that flush has not ended.
     FlushOvertaken,
-    /// The initiator repeats a failed flush after the writes that followed it.
+    /// Fault to detect: the initiator repeats a failed flush after the writes that followed it.
     FlushSentAgain,
 }
 
@@ -152,10 +152,9 @@ impl Trial {
     }
 }
 
-/// The number of the node's start and its cache, while it is on.
+/// While the node is on: the number of its start, and its cache.
 type Up = Option<(u64, Arc<Cache>)>;
 
-/// A gateway, a node, and the link between them.
 pub struct Site {
     pub trial: Trial,
     pub gateway: Hardware,
@@ -183,7 +182,7 @@ impl Site {
         Self::assemble(trial, trial.script.hardware(), None, trial.script.seed)
     }
 
-    /// Starts again from the remains of a run.
+    /// Starts gateway and node from the disk contents that an earlier run has left.
     pub fn reopen(trial: &Trial, left: Left, seed: u64) -> Arc<Self> {
         let gateway = Hardware::reopen(left.gateway, seed)
             .mutated(trial.script.mutation)
@@ -209,7 +208,7 @@ impl Site {
         Arc::new(Link::new(Arc::clone(self), Rng::new(self.seed + 7)))
     }
 
-    /// Starts the node, and starts it again after each power failure.
+    /// Starts the node, and restarts it after each power failure.
     async fn keep_node(self: Arc<Self>, world: Arc<World>) {
         let mut rng = Rng::new(self.seed + 8);
         for incarnation in 1.. {
@@ -262,7 +261,7 @@ impl Site {
             tokio::spawn(Arc::clone(self).keep_node(Arc::clone(world)));
             let (sender, destage) = watch::channel(None);
             let work = async {
-                // A gateway that is started again recovers its earlier data.
+                // If the gateway was started before, opening it recovers its earlier data.
                 let gateway = match self.open_gateway().await {
                     Ok(gateway) => gateway,
                     Err(fault) => return world.report(fault),
@@ -438,7 +437,7 @@ async fn read_flushed(script: &Script, node: &Cache) -> Result<Vec<u8>, String> 
     Ok(data.into_bytes().to_vec())
 }
 
-/// Returns the content of a node that restarts with only its disks.
+/// Returns the data of the node after a restart without the gateway, from its disks alone.
 pub fn node_contents(
     trial: &Trial,
     remains: Remains,
@@ -452,5 +451,5 @@ pub fn node_contents(
     Ok((bytes, hardware.end(End::Kill, &mut Rng::new(seed))))
 }
 
-/// Number of times that another initiator reads the whole node while the gateway works.
+/// Number of times that another initiator reads the node's whole volume during a run.
 const LOOKS: u32 = 4;

@@ -15,7 +15,7 @@ const BLOCK: usize = 4096;
 /// cache.
 pub struct Rotting {
     memory: MemVolume,
-    /// Percentage of blocks that are corrupted when they are read or written.
+    /// Probability in percent with which a block is corrupted when it is read or written.
     percent: u32,
     rng: Mutex<Rng>,
     sleep: std::time::Duration,
@@ -30,7 +30,6 @@ impl Rotting {
         Arc::new(Self { memory: MemVolume::new(geometry), percent, rng, sleep })
     }
 
-    /// Returns a disk without corruption whose calls take this time.
     pub fn slow(slots: u64, sleep: std::time::Duration) -> Arc<Self> {
         let rotting = Arc::into_inner(Self::new(slots, 0, 1)).expect("it is new");
         Arc::new(Self { sleep, ..rotting })
@@ -42,7 +41,7 @@ impl Rotting {
         self.memory.read(whole).await.expect("memory").into_bytes().to_vec()
     }
 
-    /// Corrupts some blocks of a segment: tears them, zeroes them, or flips one bit.
+    /// Damages some blocks of a segment: tears them, zeroes them, or flips one bit.
     fn spoil(&self, lba: Lba, data: &Data) -> Data {
         let mut bytes = vec![0; data.len()];
         data.copy_to_slice(&mut bytes);
@@ -70,7 +69,7 @@ impl Volume for Rotting {
         Io::new(async move {
             tokio::time::sleep(self.sleep).await;
             let data = self.memory.read(extent).await?;
-            // A read takes time: let other tasks run in the middle.
+            // Yield, so that other tasks run while the read is in progress.
             sim::yield_now().await;
             Ok(self.spoil(extent.lba, &data))
         })

@@ -37,9 +37,9 @@ pub struct Script {
     pub mutation: Mutation,
     /// True if hosts resize the log, too.
     pub resizes: bool,
-    /// True if an operator pauses destage, sets its rate and drains, at random moments.
+    /// True if an operator pauses destage, sets the destage rate and drains at random moments.
     pub operates: bool,
-    /// True if the log disk fails for a while, now and then.
+    /// True if the log disk fails from time to time.
     pub log_fails: bool,
     /// True if the cache has a read tier.
     pub tier: bool,
@@ -183,7 +183,6 @@ impl Script {
     }
 }
 
-/// The model of a run, its first violation, and its counters.
 pub struct World {
     pub model: Mutex<Model>,
     pub fault: Mutex<Option<String>>,
@@ -196,7 +195,7 @@ pub struct World {
     pub log_failures: AtomicU64,
     /// Number of successful resizes of the log.
     pub resizes: AtomicU64,
-    /// The statistics of the last cache that ran to its end.
+    /// The statistics of the last cache that was shut down without a crash.
     pub statistics: Mutex<CacheStatistics>,
 }
 
@@ -270,7 +269,7 @@ pub fn run(script: &Script, hardware: &Hardware, world: &Arc<World>, seed: u64) 
     });
 }
 
-/// Longest virtual time of a run; no script needs it.
+/// Maximum virtual time of a run, which no script reaches unless it hangs.
 pub const LONGEST: Duration = Duration::from_secs(3600);
 
 /// Opens the remains of a run and checks every sector. With `drain`, also drains and checks the lower volume
@@ -405,7 +404,7 @@ impl Host<'_> {
         let id = self.world.model.lock().submit(first, count, false);
         let bytes: Vec<u8> = (first..first + count).flat_map(|s| content(s, id)).collect();
         let mut data = Data::new();
-        // Split the data into pieces, as it arrives in pieces from a network.
+        // Split the data into pieces, like data that arrives from a network.
         let piece = [512, 1536, 4096, 65536][self.rng.below(4) as usize];
         bytes.chunks(piece).for_each(|p| data.push(bytes::Bytes::copy_from_slice(p)));
         let stable = self.rng.chance(30);

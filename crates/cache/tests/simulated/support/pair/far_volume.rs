@@ -1,4 +1,4 @@
-//! The node's volume as one session of a gateway sees it, with its claim.
+//! The node's volume, and the claim on it, as one session of a gateway accesses them.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -15,7 +15,7 @@ use volume::{
 
 use super::{Last, Node, Side, Wrong};
 
-/// The node's volume over a link, in one session.
+/// The node's volume, as one session of a gateway accesses it over a link.
 pub(super) struct Far {
     pub(super) node: Arc<Node>,
     pub(super) side: Arc<Side>,
@@ -26,11 +26,10 @@ pub(super) struct Far {
     pub(super) rng: Mutex<Rng>,
 }
 
-/// The claim that the gateway requested last.
 pub(super) struct Asked {
     claim: Arc<Claim>,
     holding: Holding,
-    /// The node has granted the claim, and its answer is still on its way.
+    /// The node has granted the claim, and the gateway has not received the answer yet.
     is_on_its_way: bool,
 }
 
@@ -39,7 +38,7 @@ impl Far {
         self.side.to_node.load(Ordering::SeqCst) && !self.power.is_off()
     }
 
-    /// Sends the claim to the node if that was not done yet.
+    /// Sends the requested claim to the node, unless that was done already.
     fn present(&self) {
         let mut asked = self.asked.lock();
         let Some(Asked { claim, holding, is_on_its_way }) = &mut *asked else { return };
@@ -47,7 +46,7 @@ impl Far {
             return;
         }
         let mut last = self.node.last.lock();
-        // The rule of `unit::ownership`, for one log.
+        // Grant the claim by the rule of `unit::ownership`, for a single log.
         let is_granted = last.is_none_or(|last| {
             (last.opening, last.generation) == (claim.opening, claim.generation)
                 || claim.predecessors.contains(&last.opening) && claim.generation > last.generation
@@ -63,13 +62,13 @@ impl Far {
             *last = Some(Last { opening, generation, session: self.session });
             let mut rng = self.rng.lock();
             if rng.chance(if self.wrong == Wrong::StrayAnswers { 70 } else { 20 }) {
-                // The answer arrives late, when another claim may have been requested.
+                // The answer is delayed: the gateway may have requested another claim when it arrives.
                 let late = Duration::from_millis(rng.below(10_000));
                 *is_on_its_way = true;
                 tokio::spawn(deliver(Arc::clone(&self.asked), Arc::clone(claim), late, self.wrong));
                 Holding::Waiting
             } else if rng.chance(20) {
-                // The answer is lost.
+                // The node has granted the claim, but its answer is lost.
                 Holding::Waiting
             } else {
                 Holding::Held
@@ -158,7 +157,7 @@ impl ExclusiveWriter for Far {
 
     fn holding(&self) -> Holding {
         self.present();
-        // The initiator checks the claim each second.
+        // The initiator asks the node once a second whether the claim is still valid.
         let asked = self.asked.lock();
         let Some(Asked { claim, holding, .. }) = &*asked else { return Holding::Nothing };
         let is_lost = |last: Last| last.session != self.session && claim.generation > 0;

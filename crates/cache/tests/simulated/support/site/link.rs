@@ -21,7 +21,7 @@ use volume::{
 use super::{Site, Wrong};
 use crate::support::model::{SECTOR, value_of};
 
-/// The node as the gateway sees it.
+/// The node's volume as the gateway accesses it over the link.
 pub(super) struct Link {
     site: Arc<Site>,
     rng: Mutex<Rng>,
@@ -66,7 +66,7 @@ impl Unflushed {
         before.map(|&(_, incarnation)| incarnation)
     }
 
-    /// Forgets the writes up to `begun`: they are stable, or their loss was reported.
+    /// Removes the writes up to number `begun`: they are stable, or their loss was reported.
     fn forget(&mut self, begun: u64) {
         self.writes.retain(|&(number, _)| number > begun);
     }
