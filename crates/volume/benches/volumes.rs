@@ -120,7 +120,7 @@ impl Sample {
     }
 }
 
-/// `pwritev2` with `O_DIRECT | O_DSYNC`, called directly by this thread.
+/// Measures writes by `pwritev2` with `O_DIRECT | O_DSYNC` on the calling thread, without an engine.
 fn blocking(path: &Path) -> Sample {
     drop(open(path, EngineKind::Psync, false));
     let mut options = std::fs::File::options();

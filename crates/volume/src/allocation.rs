@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 /// A run of adjacent blocks that are all mapped or all unmapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AllocationRun {
-    /// Number of blocks; at least one.
+    /// Number of blocks in the run; at least one.
     pub blocks: u32,
-    /// True: the blocks take space below. False: they take none, and read as zeros.
+    /// True if the blocks take space in the storage below; false if they take none and read as zeros.
     pub mapped: bool,
 }
 

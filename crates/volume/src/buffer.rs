@@ -45,7 +45,7 @@ fn class_of(capacity: usize) -> usize {
 
 /// A buffer of `length` bytes, aligned for every disk. Returns its memory to the pool when dropped.
 pub(crate) struct IoBuffer {
-    /// Always `Some` until the drop.
+    /// Always `Some`, until `drop` returns the memory to the pool.
     memory: Option<AlignedMemory>,
     length: usize,
     pool: Arc<IoBufferPool>,

@@ -2,18 +2,18 @@
 
 use std::{fmt, fs::File, io, os::unix::fs::MetadataExt, path::Path};
 
-/// A change of a file while it is open: removed, renamed, replaced or truncated.
+/// A change of an open file by another program: removed, renamed, replaced or truncated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OpenFileChange {
     /// The file has no name any more: its data is lost when it is closed.
     Removed,
-    /// The file was renamed: its former name does not exist any more.
+    /// The file has another name now, and its former name does not exist any more.
     Renamed,
-    /// The name leads to another file.
+    /// The file's name now belongs to another file.
     Replaced,
-    /// The file has become smaller.
+    /// The file has become smaller than the volume needs.
     CutShort {
-        /// The present size in bytes.
+        /// The present size of the file in bytes.
         found: u64,
         /// The size in bytes that the file must have at least.
         expected: u64,

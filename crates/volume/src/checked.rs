@@ -13,7 +13,7 @@ pub struct CheckedVolume {
 }
 
 impl CheckedVolume {
-    /// Returns a volume that checks all calls before they reach `lower`.
+    /// Returns a volume that passes calls to `lower` only if their blocks, length and kind are valid for it.
     #[must_use]
     pub fn new(lower: Stack) -> Self {
         Self { lower }

@@ -20,7 +20,7 @@ pub struct Claim {
     pub instance: [u8; 16],
     /// Number of times that the log was opened.
     pub generation: u64,
-    /// The random number of this opening; not 0.
+    /// Random number that identifies this opening of the log; not 0.
     pub opening: u64,
     /// The generation that was granted last, as far as the log knows; 0: no claim was ever granted.
     pub granted: u64,
@@ -100,20 +100,20 @@ impl Confirmed {
     }
 }
 
-/// The state of the claim that a gateway has requested on a volume.
+/// Whether a gateway has the exclusive right to write a volume (claim).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Holding {
-    /// No claim was requested.
+    /// The gateway has not requested the claim.
     #[default]
     Nothing,
-    /// The volume does not support claims; other initiators may write to it.
+    /// The volume does not support claims, so other initiators may write to it.
     Unsupported,
     /// The volume cannot be reached. The claim is the first request when it can be reached again.
     Waiting,
-    /// The claim is granted and on stable storage.
+    /// The node has granted the claim and has recorded it on stable storage.
     Held,
     /// The volume supports no claims, but holds a reservation for this gateway as every SCSI target can.
     Reserved,
-    /// The claim of another log prevents this one. Every call fails.
+    /// The node has refused the claim, because another log holds it. Every call fails.
     Refused(Arc<str>),
 }

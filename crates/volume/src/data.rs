@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use smallvec::{SmallVec, smallvec};
 
-/// Bytes on their way between a peer and storage.
+/// Data that is read or written, as a list of pieces of memory, so that it need not be copied.
 #[derive(Clone, Debug, Default)]
 pub struct Data {
     parts: SmallVec<[Bytes; 1]>,
@@ -14,7 +14,6 @@ pub struct Data {
 }
 
 impl Data {
-    /// Returns data without bytes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -26,7 +25,7 @@ impl Data {
         Self { parts: SmallVec::with_capacity(capacity), length: 0 }
     }
 
-    /// Returns `length` zero bytes. The pieces share one static allocation.
+    /// Returns `length` zero bytes. All pieces share one static buffer.
     #[must_use]
     pub fn zeros(length: usize) -> Self {
         static ZEROS: [u8; 65536] = [0; 65536];
@@ -51,7 +50,7 @@ impl Data {
         self.length == 0
     }
 
-    /// Returns the pieces in order. None of them is empty.
+    /// Returns the pieces in order; no piece is empty.
     #[must_use]
     pub fn parts(&self) -> &[Bytes] {
         &self.parts
@@ -63,7 +62,7 @@ impl Data {
         self.parts
     }
 
-    /// Appends a piece; ignores an empty one.
+    /// Appends a piece of data, unless it is empty.
     pub fn push(&mut self, part: Bytes) {
         if !part.is_empty() {
             self.length += part.len();
@@ -169,7 +168,7 @@ impl PartialEq for Data {
 
 impl Eq for Data {}
 
-/// Reads data from its first byte to its last.
+/// Reads the bytes of a [`Data`] in order, across its pieces.
 pub(crate) struct DataCursor<'a> {
     part: &'a [u8],
     rest: std::slice::Iter<'a, Bytes>,

@@ -1,4 +1,4 @@
-//! A slow volume: calls wait before they are passed to the lower volume.
+//! A volume that delays calls before it passes them to the volume below.
 
 use std::{
     num::NonZeroU64,
@@ -46,7 +46,7 @@ impl DelayVolume {
         Self::of_every(NonZeroU64::MIN, lower, latency)
     }
 
-    /// Slows down one of `every` calls of `lower`.
+    /// Returns a volume that delays one of `every` calls by `latency`.
     #[must_use]
     pub fn of_every(every: NonZeroU64, lower: Stack, latency: Latency) -> Self {
         Self { lower, latency, every, calls: AtomicU64::new(0) }

@@ -23,7 +23,7 @@ type Xts = Xts128<Aes256>;
 pub struct VolumeKey(Box<[u8; VolumeKey::BYTES]>);
 
 impl VolumeKey {
-    /// Length of both keys together, in bytes.
+    /// Length of the two XTS keys together, in bytes.
     pub const BYTES: usize = 64;
 
     /// Makes a key of bytes from a random source. Returns `None` if both halves are equal, which XTS
@@ -122,7 +122,7 @@ impl<K: Keyring> EncryptVolume<K> {
         Data::from(buffer.freeze())
     }
 
-    /// Returns a decrypted copy of `data` without yielding.
+    /// Returns a decrypted copy of `data`. Does not yield to other tasks in between, so call it for short data.
     fn decrypted(&self, lba: Lba, data: &Data) -> Data {
         let cipher = self.cipher();
         let (mut buffer, first) = self.copied(lba, data);
@@ -246,7 +246,6 @@ mod tests {
     use super::*;
     use crate::{MemVolume, testing::now};
 
-    /// A keyring that numbers its keys.
     struct Counting(Mutex<u8>);
 
     impl Keyring for Counting {

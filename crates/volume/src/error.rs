@@ -1,4 +1,4 @@
-//! The errors of a volume, and the type of its replies.
+//! The errors that calls to a volume return.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ pub enum Error {
     /// The extent exceeds the last block.
     #[error("blocks {}..{} are outside the volume", .0.lba.0, .0.end().0)]
     OutOfRange(Extent),
-    /// The volume is read-only, and the write has done nothing.
+    /// The volume is read-only: the write or discard has changed no data.
     #[error("the volume is read-only")]
     ReadOnly,
-    /// These blocks cannot be read, or could not be written.
+    /// These blocks cannot be read, or could not be written (medium error).
     #[error("medium error at block {}: {reason}", .extent.lba.0)]
     Medium {
         extent: Extent,
@@ -50,7 +50,7 @@ pub enum Error {
     /// The device failed as a whole.
     #[error("device failure: {0}")]
     Device(Arc<str>),
-    /// Another log has the claim on the volume: the caller is fenced for good.
+    /// Another log has the exclusive right to write the volume (claim), so all further calls of this caller fail.
     #[error("fenced: {0}")]
     Fenced(Arc<str>),
 }

@@ -13,22 +13,22 @@ use crate::{Allocation, Claim, Data, Error, Extent, Holding, Io};
 /// has the ability, and otherwise returns the answer of a volume without it.
 #[derive(Clone, Copy, Default)]
 pub struct Extensions<'a> {
-    /// Reports which blocks take space.
+    /// Set if the volume can report which of its blocks take space.
     pub provisioning: Option<&'a dyn Provisioning>,
-    /// Can change its size while it is in use.
+    /// Set if the volume can change its size while it is in use.
     pub resizable: Option<&'a dyn Resizable>,
-    /// Can discard everything that was written since the last flush.
+    /// Set if the volume can discard everything that was written since the last flush.
     pub rollback: Option<&'a dyn EpochRollback>,
     /// Can read blocks as of the last flush.
     pub flushed_reads: Option<&'a dyn FlushedReads>,
     /// Guarantees the order of a flush and later writes. If `None`, a caller must wait for the answer to a flush before
     /// it sends writes that must not be stable before the flush.
     pub ordered_flush: Option<&'a dyn OrderedFlush>,
-    /// Can destroy the key with which its blocks are encrypted.
+    /// Set if the volume encrypts its blocks with a key that it can destroy.
     pub key: Option<&'a dyn ErasableKey>,
     /// Keeps several copies of each block.
     pub copies: Option<&'a dyn RedundantCopies>,
-    /// Can be claimed by one writer.
+    /// Set if one writer can claim the exclusive right to write the volume.
     pub writer: Option<&'a dyn ExclusiveWriter>,
     /// Grants coherence tokens to several writers.
     pub coherence: Option<&'a dyn CoherenceChannel>,
@@ -52,7 +52,7 @@ impl<'a> Extensions<'a> {
         self.provisioning.and_then(Provisioning::usage)
     }
 
-    /// See [`Resizable::refresh`]. Does nothing without the ability.
+    /// Calls [`Resizable::refresh`] if the volume can be resized.
     pub fn refresh(self) {
         if let Some(resizable) = self.resizable {
             resizable.refresh();
@@ -92,18 +92,18 @@ impl<'a> Extensions<'a> {
         }
     }
 
-    /// See [`RedundantCopies::divergent`]. Without the ability there is one copy of each block.
+    /// Returns [`RedundantCopies::divergent`]; nothing if the volume has only one copy of each block.
     #[must_use]
     pub fn divergent(self) -> Vec<Extent> {
         self.copies.map_or_else(Vec::new, RedundantCopies::divergent)
     }
 
-    /// See [`RedundantCopies::make_equal`]. Without the ability there is nothing to do.
+    /// Calls [`RedundantCopies::make_equal`] if the volume has several copies of each block.
     pub fn make_equal(self) -> Io<'a, ()> {
         self.copies.map_or_else(|| Io::done(Ok(())), RedundantCopies::make_equal)
     }
 
-    /// See [`ExclusiveWriter::claim`]. The answer is [`Holding::Unsupported`] without the ability.
+    /// Calls [`ExclusiveWriter::claim`]. A volume without claims answers [`Holding::Unsupported`].
     pub fn claim(self, claim: Claim) -> Io<'a, Holding> {
         match self.writer {
             Some(writer) => writer.claim(claim),
@@ -117,7 +117,7 @@ impl<'a> Extensions<'a> {
         self.writer.map_or(Holding::Unsupported, ExclusiveWriter::holding)
     }
 
-    /// See [`ExclusiveWriter::release`]. Without the ability there is nothing to release.
+    /// Calls [`ExclusiveWriter::release`] if the volume supports claims.
     pub fn release(self) -> Io<'a, ()> {
         self.writer.map_or_else(|| Io::done(Ok(())), ExclusiveWriter::release)
     }
@@ -145,7 +145,7 @@ impl<'a> Extensions<'a> {
     }
 }
 
-/// A volume that knows which of its blocks take space in the storage below.
+/// A volume that can report which of its blocks take space in the storage below it.
 pub trait Provisioning: Send + Sync {
     /// Returns which blocks of `extent` are mapped, from its first block on. The answer may end before the last block.
     /// A block of which nothing is known counts as mapped.
@@ -166,11 +166,11 @@ pub struct ThinSpaceUsage {
     pub used: u64,
     /// Free space that new blocks can take.
     pub available: u64,
-    /// Other volumes or files use the same free space.
+    /// True if other volumes or files take space from the same pool.
     pub shared: bool,
 }
 
-/// A volume that can change its size while it is in use.
+/// A volume whose size can change while it is in use.
 pub trait Resizable: Send + Sync {
     /// Checks whether the storage below has changed its size. If so, [`Volume::geometry`](crate::Volume::geometry)
     /// reports the new size from then on. Does not wait for other calls.
@@ -212,10 +212,11 @@ pub trait OrderedFlush: Send + Sync {
     fn flush_ahead<'a>(&'a self, begun: FlushBegunCallback<'a>) -> Io<'a, ()>;
 }
 
-/// The function that [`OrderedFlush::flush_ahead`] calls.
+/// Callback of [`OrderedFlush::flush_ahead`]. From this call on, the volume guarantees that later writes follow the
+/// flush.
 pub type FlushBegunCallback<'a> = Box<dyn FnOnce() + Send + 'a>;
 
-/// A volume that encrypts its blocks with a key that can be destroyed.
+/// A volume that encrypts its blocks, and can destroy the key so that their data becomes unreadable.
 pub trait ErasableKey: Send + Sync {
     /// Encrypts with another key from now on, and forgets the former key: no block can be read any more as it was
     /// written. When this returns, the new key is stable and the former key is erased.
@@ -251,14 +252,14 @@ pub trait ExclusiveWriter: Send + Sync {
     /// its first write.
     fn claim(&self, claim: Claim) -> Io<'_, Holding>;
 
-    /// Returns the state of the claim. Does not wait for other calls.
+    /// Returns whether the requested claim is granted. Does not wait for other calls.
     fn holding(&self) -> Holding;
 
     /// Releases the claim. The caller must hold no data that is newer than the volume.
     fn release(&self) -> Io<'_, ()>;
 }
 
-/// A volume that grants coherence tokens, so that several gateways may change it.
+/// A volume that several gateways may change, under coherence tokens that its node grants.
 pub trait CoherenceChannel: Send + Sync {
     /// Sends requests for tokens. `list` is a list of requests as the crate `coherence` encodes it. The requests may
     /// be lost when the call fails, and also when it succeeds.

@@ -4,11 +4,11 @@
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Lba(pub u64);
 
-/// A run of blocks: `lba .. lba + blocks`. It is never empty.
+/// A range of blocks, `lba .. lba + blocks`, which is never empty.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Extent {
     pub lba: Lba,
-    /// Number of blocks; at least one.
+    /// Number of blocks in the range; at least one.
     pub blocks: u32,
 }
 

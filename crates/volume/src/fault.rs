@@ -23,30 +23,30 @@ pub enum FaultCallKind {
 /// The behaviour of a faulty call.
 #[derive(Clone, Debug)]
 pub enum Symptom {
-    /// The call does nothing and fails with the error.
+    /// The faulty call changes no data and fails with this error.
     Fails(Error),
-    /// The call is performed, and fails with the error all the same.
+    /// The faulty call is performed, and returns this error nevertheless.
     FailsAfter(Error),
-    /// The call does nothing and never returns.
+    /// The faulty call is not performed and never returns.
     Hangs,
     /// The call does nothing and succeeds, as on a disk that lies. A read returns zeros.
     Lies,
 }
 
-/// Selects faulty calls and their behaviour.
+/// Selects the calls that fail, and how they fail.
 #[derive(Clone, Debug)]
 pub struct FaultRule {
     call: FaultCallKind,
     symptom: Symptom,
     extent: Option<Extent>,
-    /// Number of matching calls that still pass before the first faulty one.
+    /// Number of matching calls that still succeed before the first one fails.
     spared: u64,
-    /// Number of calls that are still to fail.
+    /// Number of matching calls that are still to fail.
     times: u64,
 }
 
 impl FaultRule {
-    /// Returns a rule for every call of this kind.
+    /// Returns a rule by which every call of kind `call` fails.
     #[must_use]
     pub fn always(call: FaultCallKind, symptom: Symptom) -> Self {
         Self { call, symptom, extent: None, spared: 0, times: u64::MAX }
@@ -78,19 +78,19 @@ impl FaultRule {
     }
 }
 
-/// The rules of a [`FaultVolume`], shared with the test that changes them.
+/// The rules by which calls to a [`FaultVolume`] fail. The test that changes them shares this object.
 #[derive(Debug, Default)]
 pub struct Faults {
     rules: Mutex<Vec<FaultRule>>,
 }
 
 impl Faults {
-    /// Adds a rule. If several rules match a call, the oldest one decides.
+    /// Adds a rule. If several rules match a call, the oldest rule applies.
     pub fn add(&self, rule: FaultRule) {
         self.rules.lock().push(rule);
     }
 
-    /// Removes all rules. Calls that hang already continue to hang.
+    /// Removes all rules. Calls that are hanging already continue to hang.
     pub fn clear(&self) {
         self.rules.lock().clear();
     }

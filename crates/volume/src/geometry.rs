@@ -1,4 +1,4 @@
-//! Size and abilities of a volume, and which calls they allow.
+//! The geometry of a volume: its size and abilities, and the checks of calls against them.
 
 use crate::{Error, Extent, Lba};
 
@@ -9,11 +9,11 @@ pub struct Geometry {
     pub block_size: u32,
     /// Bytes that the storage below writes at once: a power of two, at least `block_size`.
     pub physical_block_size: u32,
-    /// Number of logical blocks.
+    /// Number of logical blocks of the volume.
     pub blocks: u64,
     /// True if writes and discards are refused.
     pub read_only: bool,
-    /// A discard frees space (thin provisioning); otherwise it only writes zeros.
+    /// True if a discard frees space (thin provisioning); false if it only writes zeros.
     pub thin: bool,
     /// Unflushed writes can be lost by a power failure (SCSI: WCE).
     pub volatile_cache: bool,
@@ -100,7 +100,7 @@ impl Geometry {
 /// The point in time at which a write must be stable.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Durability {
-    /// Stable after the next `flush`.
+    /// The data is stable after the next `flush`.
     Volatile,
     /// Stable before `write` returns (SCSI FUA).
     Stable,

@@ -28,11 +28,11 @@ pub struct JoinedVolumeMember {
     /// The name of the member in error messages.
     pub name: String,
     pub lower: Stack,
-    /// [`Claim::granted`] of the claim on this member.
+    /// The generation of the claim that this member granted last; see [`Claim::granted`].
     pub granted: u64,
-    /// The opening that this member granted last; 0: it never granted a claim.
+    /// Random number of the log opening to which this member granted its last claim; 0 if it has granted none.
     pub opening: u64,
-    /// [`Claim::is_dirty`] of the claim on this member.
+    /// True if the log holds dirty data of this member; see [`Claim::is_dirty`].
     pub is_dirty: Dirty,
 }
 
@@ -101,13 +101,13 @@ impl JoinedVolume {
         Self::STRIDE_BYTES / u64::from(self.block_size)
     }
 
-    /// Returns the member at an index, if there is one.
+    /// Returns the member volume whose region has the number `place`.
     #[must_use]
     pub fn member(&self, place: usize) -> Option<&JoinedVolumeMember> {
         self.places.get(place)?.as_ref().map(|place| &place.member)
     }
 
-    /// Returns the members with their indexes.
+    /// Returns the member volumes, each with the number of its region.
     pub fn members(&self) -> impl Iterator<Item = (usize, &JoinedVolumeMember)> {
         let places = self.places.iter().enumerate();
         places.filter_map(|(number, place)| Some((number, &place.as_ref()?.member)))
@@ -210,7 +210,7 @@ impl JoinedRegion {
     }
 }
 
-/// Counts a change as unflushed when it ends, in whatever way.
+/// Counts a write or discard as unflushed when it ends, also if the call is cancelled.
 struct UnflushedChangeGuard<'a>(&'a AtomicU64);
 
 impl Drop for UnflushedChangeGuard<'_> {
@@ -219,7 +219,7 @@ impl Drop for UnflushedChangeGuard<'_> {
     }
 }
 
-/// Returns the first error, if there is one.
+/// Returns the first error in `results`, if there is one.
 fn all(results: impl IntoIterator<Item = Result<(), Error>>) -> Result<(), Error> {
     results.into_iter().fold(Ok(()), Result::and)
 }
@@ -318,7 +318,7 @@ impl Provisioning for JoinedVolume {
         }
     }
 
-    /// Returns `None`: each member has its own space.
+    /// Returns `None`, since each member volume has its own storage space.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }

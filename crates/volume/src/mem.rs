@@ -16,7 +16,7 @@ use crate::{
     page::{MemPage, MemPagePool, PAGE},
 };
 
-/// A volume in memory; its data is lost when the process ends.
+/// A volume in memory, whose data is lost when the process ends.
 pub struct MemVolume {
     geometry: Geometry,
     /// Chunk `n` is in shard `n % SHARDS`. Lock order: shards in ascending order.
@@ -257,7 +257,7 @@ impl MemChunk {
         let mut new = pool.take().map_err(|_| Error::NoSpace)?;
         let bytes = new.get_mut().expect("a page just taken has no other user");
         match slot {
-            // The whole page is replaced; its old content is not needed.
+            // The write replaces the whole page, so its old content is not copied.
             _ if range.len() == PAGE => {}
             Some(old) => bytes.copy_from_slice(old.as_ref()),
             None => bytes.fill(0),
@@ -288,7 +288,7 @@ impl MemChunk {
     }
 }
 
-/// The part of an extent that lies in one chunk, in bytes.
+/// The part of an extent that lies in one chunk of memory, in bytes.
 struct MemChunkSpan {
     chunk: u64,
     start: usize,

@@ -1,4 +1,4 @@
-//! Counts the calls that pass through, and their bytes.
+//! A layer that counts calls and their bytes, and passes the calls to the volume below.
 
 use std::{
     future::Future,
@@ -17,27 +17,23 @@ use crate::{
 /// was dropped is not counted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct VolumeCallCounts {
-    /// Number of successful reads.
     pub reads: u64,
-    /// Number of successful writes.
     pub writes: u64,
-    /// Number of successful flushes.
     pub flushes: u64,
-    /// Number of successful discards.
     pub discards: u64,
-    /// Bytes of the successful reads.
+    /// Number of bytes that successful reads have returned.
     pub bytes_read: u64,
-    /// Bytes of the successful writes.
+    /// Number of bytes that successful writes have written.
     pub bytes_written: u64,
-    /// Bytes of the successful discards.
+    /// Number of bytes that successful discards have covered.
     pub bytes_discarded: u64,
-    /// Number of calls of any kind that failed with another error than [`Error::Busy`].
+    /// Number of calls of all kinds that failed, except with [`Error::Busy`].
     pub errors: u64,
     /// Number of calls that were refused with [`Error::Busy`].
     pub busy: u64,
 }
 
-/// The counters of an [`ObserveVolume`]. A caller may keep them longer than the volume.
+/// The counters of an [`ObserveVolume`]. They may outlive the volume.
 #[derive(Debug, Default)]
 pub struct VolumeCallCounters {
     reads: AtomicU64,
@@ -69,7 +65,7 @@ impl VolumeCallCounters {
         }
     }
 
-    /// Awaits a call, counts its result, and returns it.
+    /// Awaits a call, counts its outcome, and returns its result.
     async fn count<T>(
         &self,
         call: impl Future<Output = Result<T, Error>> + Send,
@@ -94,7 +90,7 @@ impl VolumeCallCounters {
     }
 }
 
-/// Passes all calls to `lower` and counts them.
+/// Counts all calls and their bytes, and passes the calls to `lower`.
 pub struct ObserveVolume {
     lower: Stack,
     counters: Arc<VolumeCallCounters>,

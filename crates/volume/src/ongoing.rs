@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// one when it ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OngoingCondition {
-    /// When the condition began, and when it held last.
+    /// The time at which the condition began, and the last time at which it was seen to hold.
     held: Option<(Instant, Instant)>,
 }
 
@@ -17,7 +17,7 @@ pub struct OngoingCondition {
 pub enum ConditionChange {
     /// The condition holds, and did not hold before.
     Begins,
-    /// The condition has ended. It lasted for this time.
+    /// The condition has ended, after it had lasted for this time.
     Ends(Duration),
 }
 
@@ -42,7 +42,7 @@ impl OngoingCondition {
             }
             Some((began, last)) if now - last >= quiet => {
                 self.held = None;
-                // Without a quiet time, the condition may have held until this moment.
+                // If no quiet time is required, the condition may have held until now.
                 let end = if quiet.is_zero() { now } else { last };
                 Some(ConditionChange::Ends(end - began))
             }

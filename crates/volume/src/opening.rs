@@ -21,19 +21,19 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 pub struct OpenNamed {
     /// Opens the file for writing as well as for reading.
     pub write: bool,
-    /// Creates the file with mode 0600 if it is missing.
+    /// Create the file with mode 0600 if it does not exist.
     pub create: bool,
     /// Fails on a block device that is mounted or otherwise in use (`O_EXCL`). Without effect on files.
     pub exclusive: bool,
 }
 
-/// A file that was opened by the name that the administrator gave it.
+/// A file or device that was opened by the path that the administrator gave.
 #[derive(Debug)]
 pub struct NamedFile {
     pub file: File,
-    /// The path of the file, after all links in its last part were followed.
+    /// The path of the file, after symbolic links in its last part were followed.
     pub path: PathBuf,
-    /// True if this opening has created the file.
+    /// True if this call has created the file.
     pub is_new: bool,
 }
 
@@ -188,7 +188,7 @@ pub fn narrow(file: &File, path: &Path) {
     }
 }
 
-/// A symbolic link that is not followed, because another user could replace it.
+/// A symbolic link that was not followed, because another user could replace it.
 #[derive(Debug, thiserror::Error)]
 #[error("{link:?} is a symbolic link that another user could replace: {why}")]
 pub struct UntrustedLink {
@@ -208,7 +208,7 @@ enum Untrusted {
 }
 
 impl UntrustedLink {
-    /// Returns the `UntrustedLink` inside of `error`, if there is one.
+    /// Returns the [`UntrustedLink`] that caused `error`, if there is one.
     #[must_use]
     pub fn of(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
@@ -277,7 +277,7 @@ fn wait_in_calls(file: &File) -> io::Result<()> {
     Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
 }
 
-/// The permission bits of group and others.
+/// The permission bits of group and others in a file's mode.
 const OF_OTHERS: u32 = 0o077;
 /// Open flags: do not follow a link, and do not wait for the other end of a pipe.
 const PLAIN: i32 = libc::O_NOFOLLOW | libc::O_NONBLOCK;
@@ -327,7 +327,7 @@ mod tests {
         assert!(READ.open(&link).is_err(), "it leads nowhere");
         MAKE.open(&link).expect("made where the link leads");
         assert_eq!(fs::metadata(&file).expect("there").mode() & 0o7777, 0o600);
-        // The first link may be followed, the second one may not.
+        // The second link is in a directory that other users can change, so it must not be followed.
         let (first, second) = (ours.path().join("first"), shared.path().join("second"));
         symlink(&second, &first).expect("linked");
         symlink(&file, &second).expect("linked");

@@ -25,10 +25,10 @@ pub(crate) const PAGE: usize = 4096;
 /// aligned to its length, so that the address of a page gives the address of its arena.
 const ARENA: usize = 2 << 20;
 
-/// The first page of an arena holds its [`PageArenaHeader`]; the others can be allocated.
+/// Number of pages in an arena that can be allocated. The first page holds the [`PageArenaHeader`].
 const PAGES_PER_ARENA: usize = ARENA / PAGE - 1;
 
-/// Allocates pages and takes them back. Pages may outlive the pool.
+/// Allocates pages of memory from mapped arenas. A page may outlive the pool.
 #[derive(Default)]
 pub(crate) struct MemPagePool {
     arenas: Arc<Mutex<Arenas>>,
@@ -48,7 +48,7 @@ struct Arenas {
 unsafe impl Send for Arenas {}
 
 struct PageArenaHeader {
-    /// Reference count of each page, by its number; 0: the page is free.
+    /// For each page of the arena, the number of references to it; 0 if the page is free.
     shares: [AtomicU32; PAGES_PER_ARENA],
     /// Numbers of the free pages, in the first `free_pages` elements. Protected by the lock of the
     /// pool.
@@ -133,7 +133,7 @@ impl Arenas {
     }
 }
 
-/// A reference to a page. It has 8 bytes, also in an `Option`.
+/// A counted reference to a page of memory, which takes 8 bytes, also in an `Option`.
 pub(crate) struct MemPage(NonNull<u8>);
 
 // SAFETY: a page with several references is only read; its count is atomic.
@@ -142,7 +142,7 @@ unsafe impl Send for MemPage {}
 unsafe impl Sync for MemPage {}
 
 impl MemPage {
-    /// Returns the page for writing, unless there are other references.
+    /// Returns the page for writing, unless there are other references to it.
     pub(crate) fn get_mut(&mut self) -> Option<&mut [u8; PAGE]> {
         // Acquire pairs with the release in `drop`: all reads through dropped references happened before this write.
         if self.shares().load(Ordering::Acquire) != 1 {
@@ -153,7 +153,7 @@ impl MemPage {
         Some(unsafe { self.0.cast().as_mut() })
     }
 
-    /// Returns another reference to the page, for reading.
+    /// Returns the page as `Bytes`, which are another reference to it, for reading only.
     pub(crate) fn to_bytes(&self) -> Bytes {
         let relaxed = self.shares().fetch_add(1, Ordering::Relaxed);
         // References are bytes in transit, and their number is far below this bound; a count that
@@ -169,7 +169,7 @@ impl MemPage {
         unsafe { &(*arena.as_ptr()).shares[number] }
     }
 
-    /// Returns the arena of the page and the page's number in it.
+    /// Returns the header of the arena that holds the page, and the page's number in the arena.
     fn place(&self) -> (NonNull<PageArenaHeader>, usize) {
         let offset = self.0.addr().get() % ARENA;
         // SAFETY: the header of the arena is `offset` bytes before the page, in the same mapping.

@@ -12,7 +12,7 @@ use std::{
 pub struct Reply<'a, R>(ReplyState<'a, R>);
 
 enum ReplyState<'a, R> {
-    /// The result; `None` after it was taken.
+    /// The result of the call; `None` after the caller has taken it.
     Done(Option<R>),
     Waits(Pin<Box<dyn Future<Output = R> + Send + 'a>>),
 }
@@ -40,7 +40,7 @@ impl<'a, R> Reply<'a, R> {
     }
 }
 
-// Sound, because `poll` never pins the result: it moves the result out.
+// Sound, because `poll` never pins the result: it moves the result out of the reply.
 impl<R> Unpin for Reply<'_, R> {}
 
 impl<R> Future for Reply<'_, R> {

@@ -1,4 +1,4 @@
-//! A contiguous part of a volume, as a volume of its own.
+//! A volume that consists of a contiguous range of blocks of another volume.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{Error, Io};
 
-/// Returns the result of a call that must be ready at its first poll.
+/// Polls a call once and returns its result. The call must be ready at that poll.
 pub fn now<T>(mut io: Io<'_, T>) -> Result<T, Error> {
     match Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,

@@ -78,7 +78,7 @@ impl TimeHistogramSnapshot {
     }
 }
 
-/// Adds the counts of another snapshot.
+/// Adds the counts of the other histogram, class by class.
 impl std::ops::AddAssign<&TimeHistogramSnapshot> for TimeHistogramSnapshot {
     fn add_assign(&mut self, other: &TimeHistogramSnapshot) {
         self.classes.resize(self.classes.len().max(other.classes.len()), 0);

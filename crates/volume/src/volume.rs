@@ -23,10 +23,10 @@ pub trait Volume: Send + Sync + 'static {
     /// when the call returns; otherwise after the next [`Volume::flush`].
     fn write(&self, lba: Lba, data: Data, durability: Durability) -> Io<'_, ()>;
 
-    /// Makes every write and discard that was answered before this call stable.
+    /// Makes every write and discard stable that was answered before this call.
     fn flush(&self) -> Io<'_, ()>;
 
-    /// Makes the blocks read as zeros, and frees their space if possible.
+    /// Makes the blocks read as zeros, and frees their space if the storage can do that.
     fn discard(&self, extent: Extent) -> Io<'_, ()>;
 
     /// Returns `Ok` if a write of `bytes` bytes would be accepted now. Called before the data of a write is solicited
@@ -41,7 +41,7 @@ pub trait Volume: Send + Sync + 'static {
     fn extensions(&self) -> Extensions<'_>;
 }
 
-/// A volume together with all volumes below it.
+/// A volume that may consist of several layers, each over the volume below it.
 pub type Stack = Arc<dyn Volume>;
 
 /// Flushes `volume` as [`OrderedFlush::flush_ahead`](crate::OrderedFlush::flush_ahead) does. If the volume does not

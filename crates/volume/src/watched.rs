@@ -27,18 +27,18 @@ pub struct Watched {
     changes: Mutex<Option<Arc<ChangedRegions>>>,
 }
 
-/// The regions that have changed since the watcher last removed their marks.
+/// Marks the regions of a volume in which blocks have changed. The watcher reads and clears the marks.
 #[derive(Debug)]
 pub struct ChangedRegions {
     region_blocks: u64,
     blocks: u64,
     block_size: u32,
-    /// One bit for each region.
+    /// One bit for each region, set if blocks in it have changed.
     marks: Vec<AtomicU64>,
-    /// Number of changes in progress.
+    /// Number of writes and discards in progress.
     under_way: AtomicUsize,
     ended: Notify,
-    /// Delay of each change before it begins, in microseconds.
+    /// Each write or discard is delayed by this number of microseconds before it begins.
     delay_us: AtomicU64,
 }
 
@@ -61,7 +61,7 @@ impl Watched {
         changes
     }
 
-    /// Stops recording changes. Marks that [`ChangedRegions::take`] has not returned yet are lost.
+    /// Stops recording changes. Discards the marks that [`ChangedRegions::take`] has not returned yet.
     pub fn unwatch(&self) {
         self.is_watching.store(false, Ordering::Release);
         *self.changes.lock() = None;
@@ -77,7 +77,7 @@ impl Watched {
         self.is_watching.load(Ordering::Acquire).then(|| self.changes.lock().clone()).flatten()
     }
 
-    /// Runs a change of these blocks to its end, and records it.
+    /// Runs a write or discard of these blocks to its end, and records in `changes` that it has changed them.
     fn follow<'a, F>(
         &self,
         changes: Arc<ChangedRegions>,
@@ -122,7 +122,7 @@ impl ChangedRegions {
         }
     }
 
-    /// Marks these blocks as changed, as far as they existed when the watch began.
+    /// Marks these blocks as changed; ignores blocks that did not exist when the watch began.
     pub fn mark(&self, blocks: Range<u64>) {
         let end = blocks.end.min(self.blocks);
         let mut region = blocks.start / self.region_blocks;
@@ -138,7 +138,7 @@ impl ChangedRegions {
         let regions = self.blocks.div_ceil(self.region_blocks);
         let mut region = from.0.div_ceil(self.region_blocks);
         while region < regions && !self.take_one(region) {
-            // Skip 64 regions at once if none of them has changed.
+            // Skip 64 regions at once if no bit of them is set.
             let is_clear = self.marks[(region / 64) as usize].load(Ordering::Acquire) == 0;
             region = if is_clear { (region / 64 + 1) * 64 } else { region + 1 };
         }

@@ -424,7 +424,7 @@ fn a_file_grows_while_it_is_open_and_never_shrinks() {
         if preallocate {
             assert!(volume.allocated_bytes().expect("known") >= 6 * MIB);
         }
-        // Another process makes the file larger, as an administrator may enlarge a device.
+        // Another process enlarges the file, as an administrator may enlarge a device.
         std::fs::File::options()
             .write(true)
             .open(&place.path)

@@ -55,7 +55,7 @@ const LAYERS: &[(&str, Layer)] = &[
     }),
 ];
 
-/// Returns the calls that the layer with this name passes on.
+/// Returns the calls that the layer `name` passes to the volume below it.
 fn expected(name: &str) -> Vec<&'static str> {
     match name {
         "observe" => ALL.iter().map(|call| call.trim_end_matches(" -> flush")).collect(),

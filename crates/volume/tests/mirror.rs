@@ -17,7 +17,7 @@ use volume::{
     MirrorLegStatus, RedundantCopies, Stack, Symptom, Volume,
 };
 
-/// Number of blocks of a leg: 44 regions and a part of one.
+/// Number of blocks of a leg: 44 whole regions and a part of one.
 const BLOCKS: u64 = 45_060;
 /// The block of a leg at which block 0 of the mirror is.
 const DATA: u64 = 2;
@@ -108,7 +108,7 @@ async fn a_leg_that_fails_is_dropped_and_the_mirror_continues_with_the_other() {
         let mut alone = [None, None];
         alone[1 - lost] = Some(&halves[1 - lost]);
         assert_eq!(byte(&open(alone).await.unwrap(), 5).await, 2);
-        // When the lost leg is attached again, it is filled.
+        // When the failed leg is attached again, the mirror fills it.
         let mirror = both(&halves).await;
         assert_eq!(byte(&mirror, 5).await, 2);
         in_sync(&mirror).await;
@@ -125,7 +125,7 @@ async fn legs_that_were_each_used_alone_are_refused() {
     write(&degraded([None, Some(halves[1].clone())]).await, 5, 3).await.unwrap();
     let error = open([Some(&halves[0]), Some(&halves[1])]).await.err().expect("they are split");
     assert!(matches!(error, MirrorError::Split { epochs: [3, 3] }), "{error}");
-    // The administrator can continue with one of the legs and a blank one.
+    // The administrator can continue with one of the legs and a blank device as the other.
     let mirror = open([Some(&halves[0]), Some(&memory())]).await.unwrap();
     assert_eq!(byte(&mirror, 5).await, 2);
 }
@@ -154,7 +154,7 @@ async fn a_leg_is_replaced_while_the_mirror_is_written() {
         let expected = byte(halves[1].as_ref(), DATA + block).await;
         assert_eq!(byte(new.as_ref(), DATA + block).await, expected, "{block}");
     }
-    // The labels of both legs say that both are in sync.
+    // Reopen: the labels of both legs record that both are in sync.
     drop(mirror);
     in_sync(&both(&[new, halves[1].clone()]).await).await;
 }
@@ -223,7 +223,7 @@ async fn after_a_crash_no_copy_is_overwritten_before_it_was_examined() {
         assert!(found.is_some_and(|data| data == filled(1)));
         assert_eq!((byte(&mirror, 5).await, mirror.mended()), (1, 1));
         assert_eq!(mirror.divergent(), [extent(6)]);
-        // Blocks that no user has judged are made equal in the end.
+        // `make_equal` also copies the blocks that no caller has examined.
         mirror.make_equal().await.unwrap();
         assert_eq!(mirror.divergent(), []);
         for half in &halves {
@@ -252,7 +252,7 @@ async fn a_leg_is_marked_as_lacking_writes_until_both_are_equal_or_it_is_filled(
     // Opening the mirror does not clear the flag that the leg lacks writes: block 5 is still doubtful.
     drop(both(&halves).await);
     assert!(lacks_writes(&halves[0]).await);
-    // `make_equal` does not clear the flag either while it cannot read the doubtful block.
+    // While a doubtful block cannot be read, `make_equal` does not clear the flag either.
     let (fault, faults) = faulty(&halves[0]);
     let mirror = both(&[fault, halves[1].clone()]).await;
     scratch(&faults, 5);

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::Profile;
 
-/// The state of a disk. Times count from its creation and never decrease.
+/// The simulated state of a disk. Times are measured from its creation and never decrease.
 #[derive(Debug)]
 pub(super) struct Mechanics {
     profile: Profile,
@@ -47,7 +47,7 @@ struct Arm {
 struct DiskCacheSegment {
     start: u64,
     end: u64,
-    /// The byte at which the last read of this segment ended.
+    /// Byte address at which the last read from this cache segment ended.
     read: u64,
     /// True if a reader reads sequentially through this segment, so that an idle arm reads ahead for it.
     sequential: bool,
@@ -144,7 +144,7 @@ impl Mechanics {
         now + self.profile.write_command
     }
 
-    /// Starts all work that the arms can begin until `now`.
+    /// Starts all queued accesses that the arms can begin until `now`.
     fn advance(&mut self, now: Duration) {
         loop {
             let arm = self.first_free();
@@ -187,7 +187,7 @@ impl Mechanics {
         ready
     }
 
-    /// Performs one access of an arm. Returns the time at which the access ends.
+    /// Moves an arm to a place on the disk and transfers the data. Returns the time at which that ends.
     fn access(
         &mut self,
         now: Duration,
@@ -247,7 +247,7 @@ impl Mechanics {
         }
     }
 
-    /// Adds a run, or extends the run before it.
+    /// Adds the range `start .. end` to the ranges of cached writes, or extends the adjacent range before it.
     fn put(&mut self, start: u64, end: u64) {
         match self.run_before(start, end) {
             Some((first, before)) => {

@@ -48,7 +48,7 @@ impl DiskVolume {
         })
     }
 
-    /// Returns the first byte of these blocks, and the byte after the last one.
+    /// Returns the byte offset of block `lba`, and the offset `length` bytes after it.
     fn bytes(&self, lba: Lba, length: u64) -> (u64, u64) {
         let start = lba.0.saturating_mul(self.lower.geometry().block_size.into());
         (start, start.saturating_add(length))

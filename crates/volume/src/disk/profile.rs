@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-/// A disk, or an array that appears as one disk.
+/// The timing of a simulated disk, or of an array that appears as one disk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     /// Bytes of the cache, which acknowledges writes while it has room. 0: the disk has no cache and acknowledges a
@@ -23,7 +23,7 @@ pub struct Profile {
     pub read_position: Duration,
     /// Time of seek and rotation before a write; in an array also the accesses for parity.
     pub write_position: Duration,
-    /// Maximum deviation of a positioning time, as a fraction of it; even distribution.
+    /// Maximum deviation of a positioning time, as a fraction of that time; evenly distributed.
     pub spread: f64,
     /// Seed of the random numbers for `spread`.
     pub seed: u64,

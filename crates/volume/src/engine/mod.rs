@@ -1,4 +1,4 @@
-//! Performs operations on files: with io_uring if the kernel allows it, else with threads.
+//! Performs file operations: with io_uring if the kernel allows that, otherwise on threads with blocking calls.
 
 mod op;
 mod psync;
@@ -19,16 +19,16 @@ use uring::Uring;
 /// 6 to 40 us with ours).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum EngineKind {
-    /// io_uring if the kernel allows it, else threads.
+    /// io_uring if the kernel allows it, otherwise `Psync`.
     #[default]
     Auto,
     /// Blocking calls on up to eight threads.
     Psync,
-    /// An io_uring for this file.
+    /// An io_uring ring for this file.
     Uring,
 }
 
-/// Starts operations on a file and waits for their results.
+/// Runs operations on one file, by io_uring or on threads, and limits how many are in flight.
 pub(crate) struct IoEngine {
     way: IoEngineBackend,
     permits: Arc<Semaphore>,
@@ -77,7 +77,7 @@ impl IoEngine {
         op
     }
 
-    /// Waits until `op` is complete. Returns the number of bytes that it transferred.
+    /// Waits until the file operation `op` is complete, and returns the number of bytes transferred.
     pub(crate) async fn finish(&self, op: &Op) -> io::Result<usize> {
         poll_fn(|context| match &self.way {
             IoEngineBackend::Uring(uring, _) if !op.blocks() => uring.poll(op, context),

@@ -1,4 +1,4 @@
-//! One operation on a file, from its start until the kernel has completed it.
+//! An operation on a file, from its start until the kernel has completed it.
 
 use std::{
     fs::File,
@@ -16,13 +16,13 @@ use crate::{Data, buffer::IoBuffer};
 
 /// A file operation that the volume asks the engine to perform.
 pub(crate) enum FileOpRequest {
-    /// Read into the buffer, from its byte `start` on.
+    /// Read from file offset `offset` into the buffer, from the buffer's byte `start` on.
     Read { buffer: IoBuffer, start: usize, offset: u64 },
-    /// Write at most [`MAX_PIECES`] pieces.
+    /// Write at most [`MAX_PIECES`] pieces of memory at file offset `offset`.
     Write { data: Data, offset: u64, stable: bool, direct: bool },
-    /// Make all earlier writes stable.
+    /// Make all earlier writes to the file stable.
     Sync,
-    /// Punch a hole: free the blocks, which then read as zeros.
+    /// Punch a hole into the file: free its blocks, which then read as zeros.
     Punch { offset: u64, length: u64 },
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum FileOpRequest {
 pub(crate) struct Op {
     file: Arc<File>,
     kind: FileOpKind,
-    /// The memory that the kernel reads or writes; `state` or `kind` owns it.
+    /// Addresses of the memory that the kernel reads or writes. `state` or `kind` owns that memory.
     vectors: SmallVec<[libc::iovec; 1]>,
     state: Mutex<FileOpState>,
 }
@@ -47,7 +47,7 @@ pub(super) enum FileOpKind {
 struct FileOpState {
     /// Number of bytes, or the error number; `Some` when the kernel has completed the operation.
     result: Option<Result<usize, i32>>,
-    /// The buffer of a read.
+    /// The buffer of a read operation; `None` for other operations.
     buffer: Option<IoBuffer>,
     /// The permit of the engine, kept until the kernel has completed the operation.
     permit: Option<OwnedSemaphorePermit>,
@@ -123,7 +123,7 @@ impl Op {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes all tasks that wait for the operation, so that they poll again.
+    /// Wakes all tasks that wait for this operation, so that they poll it again.
     pub(super) fn wake(&self) {
         let wakers = std::mem::take(&mut self.state.lock().wakers);
         wakers.into_iter().for_each(Waker::wake);
@@ -154,7 +154,7 @@ impl Op {
         Some(result.map_err(io::Error::from_raw_os_error))
     }
 
-    /// Returns the result, or registers the waker of `context` for it.
+    /// Returns the result of this operation. Until there is one, registers the waker of `context`.
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<io::Result<usize>> {
         let mut state = self.state.lock();
         if let Some(result) = state.result {

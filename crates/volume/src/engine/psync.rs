@@ -104,7 +104,7 @@ impl PsyncShared {
 }
 
 fn perform(op: &Op) -> io::Result<usize> {
-    // SAFETY: the operation owns its file.
+    // SAFETY: the operation `op` owns its file, so the descriptor stays open during the borrow.
     let fd = unsafe { BorrowedFd::borrow_raw(op.fd()) };
     let result = match *op.kind() {
         FileOpKind::Read { offset } => {

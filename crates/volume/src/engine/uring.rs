@@ -29,14 +29,14 @@ use super::{
     op::{FileOpKind, Op},
 };
 
-/// One ring of the kernel, for one file.
+/// An io_uring ring for one file.
 pub(super) struct Uring {
     core: Arc<UringCore>,
 }
 
 struct UringCore {
     ring: IoUring,
-    /// Guards both queues of the ring. Never held over a system call.
+    /// Guards both queues of the ring. Never hold this lock over a system call.
     slots: Mutex<UringSlots>,
     /// The runtimes that have a reaper. Each waiting runtime needs its own, because another runtime
     /// may not run at the moment.
@@ -148,7 +148,7 @@ impl UringCore {
         let mut done: SmallVec<[(Arc<Op>, i32); 8]> = SmallVec::new();
         {
             let mut slots = self.slots.lock();
-            // SAFETY: the lock makes this the only use of the completion queue.
+            // SAFETY: the lock `slots` is held, so this is the only use of the completion queue.
             for entry in unsafe { self.ring.completion_shared() } {
                 let slot = entry.user_data() as u32;
                 let op = slots.ops[slot as usize].take().expect("completed once");
@@ -218,8 +218,8 @@ async fn run(reaper: AsyncFd<Reaper>) {
         });
         match readable.await {
             Some(Ok(mut ready)) => {
-                // Clear first: a completion that arrives after `reap` then makes the ring readable
-                // again.
+                // Clear the readiness first. A completion that arrives after `reap` then makes the ring readable again;
+                // in the opposite order, its wake-up would be lost.
                 ready.clear_ready();
                 core.reap();
             }

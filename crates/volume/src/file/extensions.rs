@@ -21,7 +21,7 @@ impl Provisioning for FileVolume {
 }
 
 impl Resizable for FileVolume {
-    /// Makes the present end of the file or device the end of the volume.
+    /// Adopts the present size of the file or device as the size of the volume.
     fn refresh(&self) {
         let Ok(bytes) = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0)) else { return };
         let blocks = bytes / u64::from(self.geometry.block_size);

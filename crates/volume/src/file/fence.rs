@@ -1,4 +1,4 @@
-//! Refuses writes to a file that another program has changed, renamed or removed.
+//! Refuses writes after another program has changed, renamed or removed the file.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::Error;
 
-/// Makes writes fail while the file is truncated or does not have its name.
+/// Refuses all writes to a volume while its file is truncated, renamed or removed.
 #[derive(Default)]
 pub(super) struct Fence {
     /// True while the fence is up. Every write reads this flag, and locks `why` only if the flag is set.
@@ -15,7 +15,7 @@ pub(super) struct Fence {
 }
 
 impl Fence {
-    /// Makes writes fail from now on, with this reason.
+    /// Makes all writes fail from now on, with the reason `why`.
     pub(super) fn raise(&self, why: &str) {
         why.clone_into(&mut self.why.lock());
         self.is_up.store(true, Ordering::Release);

@@ -17,7 +17,7 @@ pub(super) fn find(file: &File, range: Range<u64>, block_size: u64) -> io::Resul
     while at < range.end {
         let data = match next(file, SeekFrom::Data(at)) {
             Ok(data) => data.max(at),
-            // No data follows: the hole extends to the end of the file.
+            // ENXIO: no data follows, so the hole extends to the end of the file.
             Err(Errno::NXIO) => range.end,
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(error) => return Err(error.into()),

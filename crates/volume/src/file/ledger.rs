@@ -69,7 +69,7 @@ impl FileOpLedger {
         }
     }
 
-    /// Returns true if the kernel has ever lost writes of this file.
+    /// Returns true if the kernel has lost writes to this file since it was opened.
     pub(super) fn has_lost(&self) -> bool {
         self.lost.load(Ordering::SeqCst)
     }

@@ -65,7 +65,7 @@ pub struct FileVolume {
     path: PathBuf,
     /// True if the file system reports the same device and inode numbers for the open file and for its path.
     is_watched: bool,
-    /// Makes writes fail while it is up.
+    /// Refuses writes while the file is truncated, renamed or removed.
     fence: Fence,
 }
 
@@ -200,7 +200,7 @@ impl FileVolume {
         self.refusals.subscribe()
     }
 
-    /// Counts `call` in `refusals` if it fails for lack of space.
+    /// Runs `call`, and counts it in `refusals` if it fails for lack of space.
     async fn counted(&self, call: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
         let result = call.await;
         if matches!(result, Err(Error::NoSpace)) {
@@ -552,10 +552,10 @@ mod tests {
         let volume = FileVolume::open(&FileVolumeOptions::new(&disk.device)).expect("opened");
         let lost = Data::from(vec![1; 4 << 20]);
         volume.write(Lba(0), lost, Durability::Volatile).await.expect("in the page cache");
-        // The kernel notices the loss during write-back. A third file description starts that here.
+        // The kernel notices the lost data during write-back, which a third file description starts here.
         let other = File::options().write(true).open(&disk.device).expect("opened");
         assert!(rustix::fs::fdatasync(&other).is_err(), "there is no room below");
-        // Write without `FileVolume`, so that its ledger does not record the error.
+        // Write past `FileVolume`, so that its ledger does not record the error.
         let block = [2; 512];
         let written =
             pwritev2(&*volume.file, &[io::IoSlice::new(&block)], 0, ReadWriteFlags::DSYNC);
@@ -563,7 +563,7 @@ mod tests {
         assert!(matches!(volume.flush().await, Err(Error::Device(_))));
     }
 
-    /// A loop device over a file in a file system without room for it.
+    /// A full disk for tests: a loop device over a sparse file in a file system without free space.
     struct FullDisk {
         device: String,
         directory: tempfile::TempDir,

@@ -20,7 +20,7 @@ use crate::{
     opening::folder_of,
 };
 
-/// Options for opening a [`super::FileVolume`].
+/// Options with which a file or device is opened as a [`super::FileVolume`].
 #[derive(Clone, Debug)]
 pub struct FileVolumeOptions {
     pub path: PathBuf,
@@ -60,13 +60,12 @@ pub enum FileVolumeOpenError {
     /// The block size is neither 512 nor 4096, or the size is not a multiple of it.
     #[error("{0:?}: the block size must be 512 or 4096 bytes, and the size a multiple of it")]
     BlockSize(PathBuf),
-    /// The file has less than one block.
+    /// The file is smaller than one block.
     #[error("{0:?} is empty")]
     Empty(PathBuf),
-    /// The file is locked by another volume, in this process or another one.
+    /// Another volume, in this process or another one, has locked the file.
     #[error("{0:?} is in use")]
     InUse(PathBuf),
-    /// A system call failed.
     #[error("cannot {doing} {path:?}: {source}")]
     Io {
         /// The operation, as a verb phrase for the message.
@@ -78,21 +77,19 @@ pub enum FileVolumeOpenError {
     #[error("{path:?} needs {needed} bytes more, and its file system has {free} free")]
     NoRoom {
         path: PathBuf,
-        /// Bytes that the file does not have yet.
+        /// Number of bytes that the file still has to allocate.
         needed: u64,
         /// Free bytes of the file system.
         free: u64,
     },
-    /// The path is a directory, a pipe, or another object without blocks.
+    /// The path names a directory, a pipe, or another object without blocks.
     #[error("{0:?} is neither a file nor a block device")]
     NoStorage(PathBuf),
-    /// The file exists with another size than the options require.
     #[error("{path:?} has {found} bytes, not {expected}")]
     WrongSize {
         path: PathBuf,
         /// The size of the file in bytes.
         found: u64,
-        /// The required size in bytes.
         expected: u64,
     },
 }
@@ -114,7 +111,7 @@ pub(super) struct OpenedVolumeFile {
 /// whole blocks of the volume.
 #[derive(Clone, Copy)]
 pub(super) struct Direct {
-    /// Addresses and lengths of pieces must be multiples of this.
+    /// Memory addresses and lengths of direct I/O must be multiples of this number of bytes.
     pub(super) memory_alignment: usize,
 }
 
@@ -189,7 +186,7 @@ pub(super) fn open(
     Ok(OpenedVolumeFile { file, syncs, geometry, direct, in_memory })
 }
 
-/// Gives a new file its size and its blocks. Returns the size in bytes.
+/// Sets the size of a new file and, if the options say so, allocates all its blocks. Returns the size in bytes.
 fn prepare(
     file: &File,
     was_empty: bool,
@@ -218,7 +215,7 @@ fn prepare(
     Ok(size)
 }
 
-/// Checks that a missing file could be created with these options. Changes nothing.
+/// Checks that a missing file could be created with these options, without creating it.
 pub(super) fn can_be_made(options: &FileVolumeOptions) -> Result<(), FileVolumeOpenError> {
     let path = &options.path;
     check_block_size(options)?;
@@ -258,12 +255,12 @@ fn open_again(options: &FileVolumeOptions, first: &Metadata) -> io::Result<File>
     Ok(file)
 }
 
-/// Gives a new file its size. Returns the size in bytes.
+/// Sets the size of a new file, or measures an existing file. Returns the size in bytes.
 fn size_of(file: &File, options: &FileVolumeOptions) -> Result<u64, FileVolumeOpenError> {
     let path = &options.path;
     let failed =
         |doing| move |source| FileVolumeOpenError::Io { doing, path: path.clone(), source };
-    // The metadata of a device reports size 0, so seek to its end.
+    // Seek to the end: the metadata of a block device reports the size 0.
     let found = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
     let found = found.map_err(|error| failed("measure")(error.into()))?;
     match options.create {
@@ -363,9 +360,9 @@ fn alignment(file: &File, block_size: u32) -> Option<Direct> {
     read.is_ok().then_some(Direct { memory_alignment: 4096 })
 }
 
-/// From `linux/magic.h`.
+/// Magic number of tmpfs, from `linux/magic.h`.
 const TMPFS_MAGIC: u32 = 0x0102_1994;
-/// From `linux/magic.h`.
+/// Magic number of ramfs, from `linux/magic.h`.
 const RAMFS_MAGIC: u32 = 0x8584_58f6;
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ fn next_hole(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
     if at >= size {
         return Ok(None);
     }
-    // The end of a file counts as a hole.
+    // For `SEEK_HOLE` the end of the file counts as a hole.
     let hole = seek(file, SeekFrom::Hole(at))?;
     if hole >= size {
         return Ok(None);
@@ -59,7 +59,7 @@ fn next_hole(file: &File, at: u64, size: u64) -> io::Result<Option<(u64, u64)>> 
     }
 }
 
-/// Bytes of zeros in one write: enough that a disk writes at full speed.
+/// Size in bytes of one write of zeros: large enough for the full speed of a disk.
 const PIECE: u64 = 1 << 20;
 /// Bytes between two syncs. This bounds the amount of dirty memory and the duration of the last
 /// sync.

@@ -24,13 +24,13 @@ pub(super) struct FileSize {
 }
 
 impl FileSize {
-    /// Returns the size of a file that has `blocks` blocks when it is opened.
+    /// Creates the size of a file that has `blocks` blocks when it is opened.
     pub(super) fn new(blocks: u64, preallocated: bool) -> Self {
         let (whole, cuts) = (AtomicU64::new(blocks), AtomicU64::new(0));
         Self { blocks: AtomicU64::new(blocks), whole, cuts, preallocated }
     }
 
-    /// Returns the current size in blocks, as hosts see it.
+    /// Returns the size in blocks that hosts see now.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
     }
@@ -111,7 +111,7 @@ impl FileVolume {
             let filled = if self.size.preallocated {
                 prefill::prefill(&self.synced, size, &mut |_, _| ())
             } else {
-                // Hosts learn the new size, so it must survive a power cut.
+                // Sync the file: hosts learn the new size, so it must survive a power cut.
                 self.synced.sync_all()
             };
             if let Err(error) = filled {
@@ -170,7 +170,7 @@ mod tests {
         });
         assert_eq!(seen, None);
         assert_eq!(volume.change(), None);
-        // Another process makes the file smaller.
+        // Another process truncates the file.
         let other = File::options().write(true).open(volume.path()).expect("opened");
         other.set_len(1 << 18).expect("cut");
         let cut = Some(OpenFileChange::CutShort { found: 1 << 18, expected: 1 << 19 });
@@ -200,7 +200,7 @@ mod tests {
         volume.extensions().refresh();
         assert_eq!(volume.geometry().bytes(), 1 << 19);
         assert_eq!(volume.change(), cut(1 << 19));
-        // After another process has made the file larger, the file must keep that size.
+        // After another process has enlarged the file, the volume must keep that size.
         other.set_len(1 << 21).expect("grown");
         volume.extensions().refresh();
         assert_eq!(volume.change(), None);

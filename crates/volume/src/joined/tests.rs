@@ -110,7 +110,6 @@ fn member(name: &str, lower: &Arc<Noted>) -> Option<JoinedVolumeMember> {
     Some(JoinedVolumeMember { name: name.into(), lower, granted, opening, is_dirty })
 }
 
-/// Joins two members, with an empty region between them.
 fn joined(a: &Arc<Noted>, b: &Arc<Noted>) -> JoinedVolume {
     JoinedVolume::new(vec![member("a", a), None, member("b", b)]).expect("they can be joined")
 }
@@ -208,7 +207,7 @@ fn a_loss_reported_to_a_cancelled_flush_is_reported_to_the_next_one() {
     b.flush_hangs.store(false, Ordering::SeqCst);
     let told = now(joined.flush()).expect_err("a has lost something");
     assert!(told.to_string().contains("a: it was lost"), "{told}");
-    // The loss has been reported, and is not reported again.
+    // The loss was reported to the previous flush, so this one does not report it again.
     now(joined.flush()).expect("flushed");
 }
 

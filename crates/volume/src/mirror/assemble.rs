@@ -25,7 +25,7 @@ impl MirrorLabelScan {
         matches!(self, Self::Label(label) if label.epoch > 0)
     }
 
-    /// Returns true if the label of the leg says that it lacks writes.
+    /// Returns true if the leg's label records that the leg has lost acknowledged writes.
     pub fn has_lost(&self) -> bool {
         matches!(self, Self::Label(label) if label.has_lost)
     }
@@ -39,9 +39,9 @@ impl MirrorLabelScan {
 /// The decision which legs of a mirror are used, and what has to be done first.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum MirrorAssemblyPlan {
-    /// Both legs are blank: make a new mirror.
+    /// Both legs are blank: create a new mirror on them.
     New,
-    /// Both legs are right, except that they may differ in these regions.
+    /// Both legs are current, but may differ in the regions `dirty`, which were being written at a crash.
     Both { label: MirrorLabel, dirty: Vec<u32> },
     /// The leg `right` is right; the other leg is missing or has to be filled.
     One { right: usize, label: MirrorLabel },

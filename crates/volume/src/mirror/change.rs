@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{MirrorLegStatus, pair::MirrorCore};
 use crate::{Data, Durability, Error, Extent, Stack};
 
-/// A change that is applied to both legs.
+/// A write or discard, which the mirror applies to both legs.
 #[derive(Clone)]
 pub(super) enum MirrorChange {
     Write(Data, Durability),
@@ -113,7 +113,7 @@ impl MirrorCore {
         if done { Ok(()) } else { Err(Error::Device("no leg of the mirror can be used".into())) }
     }
 
-    /// Waits until blocks may be changed, and marks their regions as dirty.
+    /// Waits until the blocks of `extent` may be changed, and marks their regions as dirty in the labels.
     pub(super) async fn admit(self: &Arc<Self>, extent: Extent) -> Result<UnderWay, Error> {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

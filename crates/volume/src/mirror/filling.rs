@@ -141,7 +141,7 @@ impl MirrorCore {
             let Some((other, to)) = both.into_iter().find(|(other, _)| other != half) else {
                 continue;
             };
-            // Leave blocks that cannot be read now doubtful.
+            // Leave the blocks of `extent` marked as possibly different if they cannot be read now.
             let Ok(data) = from.read(extent).await else { continue };
             match to.write(extent.lba, data, Durability::Volatile).await {
                 Ok(()) => self.no_doubt(extent),
@@ -367,7 +367,7 @@ impl MirrorCore {
         let (mut right, mut wrong, mut unread) = (None, Vec::new(), None);
         for (i, half) in self.in_sync() {
             match half.read(extent).await {
-                // Two copies may be right and differ. Take the first one.
+                // Both legs may have valid but different content. Use that of the first leg.
                 Ok(data) if right.is_none() && is_right(&data) => right = Some(data),
                 Ok(data) if right.as_ref() == Some(&data) => {}
                 Err(error) if !is_medium(&error) => unread = Some(error),
@@ -442,5 +442,5 @@ async fn fill(pair: Weak<MirrorCore>, half: usize, device: Stack) {
     }
 }
 
-/// Maximum rest between two steps, for the case that a step took long.
+/// Maximum pause between two steps of filling a leg. A pause lasts as long as the step before it, which may take long.
 const LONGEST_REST: Duration = Duration::from_millis(100);

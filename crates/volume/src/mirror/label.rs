@@ -11,13 +11,13 @@ pub(super) struct MirrorLabel {
     pub mirror: [u8; 16],
     /// Number of blocks of the mirror.
     pub blocks: u64,
-    /// Counts the writes of this leg's label.
+    /// Number of times that the label of this leg was written.
     pub count: u64,
     /// Counts the changes of the mirror's membership. The leg with the higher epoch is right.
     pub epoch: u64,
     /// The other leg was lost in this epoch: writes since then are on this leg only.
     pub alone: bool,
-    /// The leg lacks writes that it had acknowledged: see [`super::Mirror::note_loss`].
+    /// The leg has lost writes that it had acknowledged: see [`super::Mirror::note_loss`].
     pub has_lost: bool,
     /// A number that the user of the mirror has set to recognise its degraded state; 0: none was
     /// set.
@@ -29,11 +29,10 @@ pub(super) struct MirrorLabel {
 /// The reason why a block is not a valid label.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum MirrorLabelError {
-    /// The block is all zeros.
+    /// The block of the label is all zeros.
     Blank,
-    /// The block has another format, or is torn or damaged.
+    /// The block holds other data, or the label is torn or damaged.
     Garbage,
-    /// The label has this version, which the program does not support.
     Version(u32),
 }
 
@@ -100,7 +99,7 @@ fn u64_at(block: &[u8], at: usize) -> u64 {
 
 /// Length of a label in bytes.
 pub(super) const LABEL_BYTES: usize = 4096;
-/// Maximum number of regions of a mirror; each has one bit in the label.
+/// Maximum number of regions in which a mirror tracks writes. Each region has one bit in the label.
 pub(super) const MOST_REGIONS: u32 = 24576;
 
 const VERSION: u32 = 1;

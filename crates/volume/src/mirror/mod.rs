@@ -43,14 +43,13 @@ pub enum MirrorError {
         half: usize,
         error: Error,
     },
-    /// A leg holds other data than a mirror.
     #[error("leg {} of the mirror holds other data, or both its labels are damaged", half + 1)]
     NotAHalf {
         /// Index of the leg: 0 or 1.
         half: usize,
         /// The first bytes of the leg.
         begins: [u8; 8],
-        /// True if the other leg has a valid label and may hold all blocks.
+        /// True if the label of the other leg is valid and that leg may hold all blocks.
         other_is_whole: bool,
     },
     /// A leg was written by a newer program.
@@ -61,10 +60,8 @@ pub enum MirrorError {
     Version {
         /// Index of the leg: 0 or 1.
         half: usize,
-        /// The version in the label.
         version: u32,
     },
-    /// A leg has another block size than the mirror, or too few blocks.
     #[error("leg {} of the mirror is too small, or has another block size", half + 1)]
     TooSmall {
         /// Index of the leg: 0 or 1.
@@ -72,7 +69,6 @@ pub enum MirrorError {
     },
     #[error("the legs belong to different mirrors")]
     Strangers,
-    /// Each leg was used without the other one.
     #[error(
         "each leg of the mirror was used without the other: the first has epoch {}, the second \
          epoch {}; leave out the leg whose writes are to be discarded",
@@ -101,11 +97,11 @@ pub enum MirrorError {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum MirrorLegStatus {
-    /// The leg holds all blocks.
+    /// The leg holds the current content of all blocks.
     InSync,
-    /// The leg is being filled and holds all blocks before this one.
+    /// The leg is being filled from the other leg. All blocks before this one are current.
     Filling(u64),
-    /// The leg is not in use, for this reason.
+    /// The mirror does not use the leg, for this reason.
     Out(Arc<str>),
 }
 
@@ -136,13 +132,13 @@ pub struct HalfLabel {
     /// The number of the last membership change that the leg has recorded; 0: the leg was being filled and holds no
     /// valid data.
     pub epoch: u64,
-    /// The leg was used without the other one.
+    /// True if the mirror has used this leg without the other one.
     pub alone: bool,
-    /// The leg lacks writes that it had acknowledged: see [`Mirror::note_loss`].
+    /// The leg has lost writes that it had acknowledged: see [`Mirror::note_loss`].
     pub has_lost: bool,
 }
 
-/// A volume on two legs. It needs a tokio runtime.
+/// A volume that keeps its data on two legs (RAID 1). Call its methods within a tokio runtime.
 pub struct Mirror {
     pair: Arc<MirrorCore>,
 }
@@ -264,7 +260,7 @@ impl Mirror {
         write_both_copies(half, label).await.map_err(|error| MirrorError::Io { half: 0, error })
     }
 
-    /// Returns the id of the mirror, as in its labels.
+    /// Returns the id of the mirror, which is in the labels of its legs.
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
         self.pair.id
@@ -329,7 +325,7 @@ impl Mirror {
             // Write no block to the device while its label may say that it is complete.
             let standing =
                 MirrorLegStatus::Out("the labels of the new leg are not written yet".into());
-            // Check the size again: the mirror may have been resized in the meantime.
+            // Check the size of the new device again: the mirror may have been resized in the meantime.
             pair.fits(half, &device)?;
             state.halves[half] = MirrorLeg::new(Some(device), pair.geometry(), standing);
         }
@@ -362,7 +358,7 @@ impl Mirror {
         RESERVED_BYTES
     }
 
-    /// Leaves out a leg, whatever device it has.
+    /// Stops using leg `half` because of `error`, whatever device it has.
     async fn give_up(&self, half: usize, error: &Error) -> Result<(), MirrorError> {
         let Some(device) = self.pair.data(half) else { return Ok(()) };
         let lost = self.pair.lose(half, &device, error).await;
@@ -437,7 +433,7 @@ async fn to_the_end(
     ended.unwrap_or_else(|_| Err(Error::Device("the mirror was closed during the call".into())))
 }
 
-/// Reads the labels of the legs and checks their sizes.
+/// Reads the labels of both legs and checks the sizes of their devices.
 async fn survey(
     halves: &[Option<Stack>; 2],
     degraded: bool,

@@ -49,7 +49,7 @@ pub(super) struct MirrorState {
     pub(super) doubt: BTreeMap<u64, usize>,
     /// The extents of changes in progress.
     pub(super) under_way: Vec<Extent>,
-    /// Blocks that no call may change: the first, and the one after the last.
+    /// Range of blocks that no write may change for now: its first block, and the block after its last.
     pub(super) held: Option<(u64, u64)>,
     /// Counts the changes that have ended.
     pub(super) clock: u64,
@@ -143,7 +143,7 @@ impl MirrorCore {
         (extent.lba.0 / self.region_blocks) as u32..=last as u32
     }
 
-    /// Records that these blocks are equal on both legs.
+    /// Records that the blocks of `extent` are equal on both legs.
     pub(super) fn no_doubt(&self, extent: Extent) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -169,7 +169,7 @@ impl MirrorCore {
         regions
     }
 
-    /// Writes the labels of some legs, one after the other.
+    /// Writes the labels of the given legs, one after the other.
     pub(super) async fn put_labels(
         &self,
         labels: &mut Labels,
@@ -229,7 +229,7 @@ impl MirrorCore {
             dirty: Vec::new(),
         };
         labels.has_lost[half] = false;
-        // Write both copies, so that no label of its former use remains.
+        // A label has two copies on the leg. Overwrite both, so that no valid label remains.
         for _ in 0..2 {
             let put = self.put_label(&mut labels, half, &mut label).await;
             put.map_err(|error| MirrorError::Io { half, error })?;
@@ -326,7 +326,7 @@ impl MirrorCore {
         }
     }
 
-    /// Returns the number of blocks that are copied or compared in one step.
+    /// Returns the number of blocks that one step copies or compares.
     pub(super) fn step_blocks(&self) -> u64 {
         STEP_BYTES / u64::from(self.shape.block_size)
     }

@@ -57,7 +57,7 @@ impl MirrorCore {
         Err(MirrorError::Io { half, error })
     }
 
-    /// Returns the devices of both legs, if both hold all blocks.
+    /// Returns the devices of both legs if each holds the current content of all blocks.
     fn whole_devices(&self) -> Result<[Stack; 2], MirrorError> {
         let state = self.state.lock();
         let whole = state.halves.iter().filter(|half| half.standing == MirrorLegStatus::InSync);
@@ -75,7 +75,7 @@ impl MirrorCore {
         Ok(())
     }
 
-    /// Checks whether a device can be a leg of this mirror.
+    /// Checks whether `device` has the right block size and enough blocks for a leg of this mirror.
     pub(super) fn fits(&self, half: usize, device: &Stack) -> Result<(), MirrorError> {
         self.fits_with(half, device, self.blocks())
     }

@@ -1,10 +1,9 @@
-//! Reports which engines the kernel allows, and makes it refuse io_uring.
+//! Finds out whether the kernel allows io_uring, and makes it refuse io_uring.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use volume::{EngineKind, FileVolume, FileVolumeOptions};
 
-/// Returns the engines that this kernel allows.
 pub fn engines() -> Vec<EngineKind> {
     if uring_is_there() {
         vec![EngineKind::Uring, EngineKind::Psync]
@@ -13,7 +12,7 @@ pub fn engines() -> Vec<EngineKind> {
     }
 }
 
-/// Returns true if the kernel allows io_uring; in containers it often does not.
+/// Returns true if the kernel allows io_uring, which containers often do not.
 pub fn uring_is_there() -> bool {
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(4096).expect("room");
