@@ -10,20 +10,20 @@ use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::{Bhs, DataSegment, Pdu};
 
-/// The digests that a connection uses, in both directions.
+/// Which parts of the PDUs of a connection have a CRC32C digest, in both directions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Digests {
     /// CRC32C over basic header and additional header segments.
     pub header: bool,
-    /// CRC32C over the data segment and its padding.
+    /// The data segment with its padding has a CRC32C digest.
     pub data: bool,
 }
 
-/// One complete PDU as received: headers and data segment, without padding and digests.
+/// A complete received PDU: its headers and its data segment, without padding and digests.
 #[derive(Clone, Debug)]
 pub struct PduFrame {
     pub bhs: Bhs,
-    /// Additional header segments; usually empty.
+    /// The additional header segments (AHS); usually empty.
     pub ahs: Bytes,
     pub data: Bytes,
     /// True if the data is a piece of a much larger receive buffer, which stays in memory as long
@@ -48,10 +48,10 @@ impl PduFrame {
 pub enum CodecError {
     #[error("header digest error")]
     HeaderDigest,
-    /// The data segment is longer than this end has declared that it accepts.
+    /// The peer has sent a longer data segment than this end has declared to accept.
     #[error("a data segment of {length} bytes exceeds the limit of {limit}")]
     DataSegmentLength {
-        /// DataSegmentLength of the header.
+        /// DataSegmentLength in the header of the PDU, in bytes.
         length: u32,
         /// MaxRecvDataSegmentLength as declared; before that, the default of RFC 7143, 6.2.
         limit: u32,
@@ -89,7 +89,7 @@ pub struct Decoder {
     digests: Digests,
 }
 
-/// A PDU whose data segment is read into a buffer of its own.
+/// A PDU with a long data segment, which the decoder reads into a buffer of its own.
 struct Large {
     bhs: Bhs,
     ahs: Bytes,
@@ -199,7 +199,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the next PDU, or `None` if it is incomplete.
+    /// Returns the next complete PDU; `None` if more bytes have to arrive first.
     #[allow(clippy::should_implement_trait)] // it is fallible, and `None` is not the end
     pub fn next(&mut self) -> Result<Option<PduFrame>, CodecError> {
         if self.large.is_some() {
@@ -334,7 +334,7 @@ impl Decoder {
     }
 }
 
-/// Returns the length in bytes of a data segment with its padding and digest.
+/// Returns the length in bytes that a data segment takes on the wire, with padding and digest.
 fn body_length(length: usize, digests: Digests) -> usize {
     length.next_multiple_of(4) + if digests.data && length > 0 { DIGEST } else { 0 }
 }
@@ -344,12 +344,12 @@ fn data_digest_fits(body: &[u8]) -> bool {
     body.split_last_chunk().is_some_and(|(data, told)| *told == crc32c(data).to_le_bytes())
 }
 
-/// CRC32C (RFC 7143, 13.1); on the wire its bytes are in little-endian order.
+/// Returns the CRC32C of `bytes` (RFC 7143, 13.1), which is sent in little-endian order.
 fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Returns the CRC32C of a data segment and of `padding` zero bytes after it.
+/// Returns the CRC32C of a data segment followed by `padding` zero bytes.
 fn crc32c_of_segment(data: &DataSegment, padding: usize) -> u32 {
     if let ([piece], 0) = (data.as_slice(), padding) {
         return crc32c(piece);
@@ -453,7 +453,7 @@ impl PduOutput {
         self.length == 0
     }
 
-    /// Returns the number of bytes that are not written yet.
+    /// Returns the number of queued bytes that are still to be written to the connection.
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
@@ -472,7 +472,7 @@ impl PduOutput {
         self.written + self.length as u64
     }
 
-    /// Returns the unwritten output in order, in pieces of at least one byte.
+    /// Returns the queued bytes that are still to be written, in order. No piece is empty.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let mut at = self.arena_at;
         self.chunks.iter().map(move |chunk| match chunk {

@@ -13,10 +13,9 @@ pub(crate) use self::{
 };
 use crate::codec::Digests;
 
-/// The policy for digests in one kind of segment.
+/// Whether this end wants CRC32C digests of headers or of data segments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum DigestPolicy {
-    /// Never use the digest.
     Off,
     /// Prefer no digest, but let the peer decide: `None,CRC32C`.
     #[default]
@@ -65,7 +64,7 @@ pub struct NegotiationOffer {
     pub max_recv_data_segment_length: u32,
     /// The longest burst, 512 to 2^24 - 1 bytes.
     pub max_burst_length: u32,
-    /// The most unsolicited data of one command, 512 to 2^24 - 1 bytes.
+    /// The maximum length of the unsolicited data of one command, 512 to 2^24 - 1 bytes.
     pub first_burst_length: u32,
     /// DefaultTime2Wait: the least time between the loss of a connection and a reconnect, 0 to 3600
     /// seconds.
@@ -73,11 +72,11 @@ pub struct NegotiationOffer {
     /// DefaultTime2Retain: the longest time after DefaultTime2Wait for which the target keeps the
     /// tasks of a lost connection, 0 to 3600 seconds.
     pub default_time2retain: u16,
-    /// The most outstanding R2Ts of one command, 1 to 65535.
+    /// The maximum number of unanswered R2Ts of one command, 1 to 65535.
     pub max_outstanding_r2t: u16,
-    /// Require the data PDUs of a sequence in the order of their offsets.
+    /// True to require that the data PDUs of a sequence arrive in the order of their offsets.
     pub data_pdu_in_order: bool,
-    /// Require the sequences of a transfer in the order of their offsets.
+    /// True to require that the sequences of a transfer arrive in the order of their offsets.
     pub data_sequence_in_order: bool,
     /// The highest error recovery level: 0, 1 or 2.
     pub error_recovery_level: u8,
@@ -155,7 +154,7 @@ impl NegotiationOffer {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Parameters {
     pub digests: Digests,
-    /// The compression in both directions in full feature phase.
+    /// The compression of full feature phase, used in both directions; `None` for no compression.
     pub compression: Option<Compression>,
     pub max_connections: u16,
     /// All Data-Out needs an R2T first.
@@ -167,16 +166,16 @@ pub struct Parameters {
     pub max_send_data_segment_length: u32,
     /// The longest solicited burst or Data-In sequence in bytes.
     pub max_burst_length: u32,
-    /// The most unsolicited data of one command in bytes, immediate data included.
+    /// The maximum length in bytes of the unsolicited data of one command, including immediate data.
     pub first_burst_length: u32,
     /// Seconds to wait between the loss of a connection and a reconnect.
     pub default_time2wait: u16,
     /// Seconds after DefaultTime2Wait for which the target keeps the tasks of a lost connection.
     pub default_time2retain: u16,
     pub max_outstanding_r2t: u16,
-    /// The data PDUs of a sequence are sent in the order of their offsets.
+    /// True if the data PDUs of a sequence are sent in the order of their offsets.
     pub data_pdu_in_order: bool,
-    /// Sequences are sent in the order of their offsets.
+    /// True if the sequences of a transfer are sent in the order of their offsets.
     pub data_sequence_in_order: bool,
     pub error_recovery_level: u8,
 }
@@ -204,22 +203,22 @@ impl Default for Parameters {
     }
 }
 
-/// An error in received text or in its negotiation, which ends a login.
+/// An error in the login text of the peer or in the negotiation of its keys, which ends the login.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyError {
     /// The text is not a list of `key=value` pairs as in RFC 7143, 6.1.
     #[error("malformed text: {0}")]
     Malformed(&'static str),
-    /// The text is longer than this number of bytes.
+    /// The login text is longer than this number of bytes.
     #[error("more than {0} bytes of text")]
     TooLong(usize),
-    /// A text, or a login, contains this key twice.
+    /// The peer has sent this key twice in one text or in one login.
     #[error("{0} was negotiated before")]
     Repeated(String),
     /// The key is not allowed in this stage, this type of session or this direction.
     #[error("{0} is not allowed here")]
     NotAllowed(String),
-    /// AuthMethod contains no method that this end accepts.
+    /// The AuthMethod of the peer lists no authentication method that this end accepts.
     #[error("no authentication method in common")]
     NoAuthMethod,
     /// SessionType is neither `Discovery` nor `Normal`.
@@ -229,7 +228,7 @@ pub enum KeyError {
     /// smaller number.
     #[error("{0} has an invalid value")]
     Value(String),
-    /// The answer is not one that the peer may give to our proposal.
+    /// The peer has answered our proposal of this key with a value that is not allowed.
     #[error("the answer to {0} does not follow from the proposal")]
     Answer(String),
     /// The negotiated value violates a rule between keys, or is outside the limits of this end.

@@ -1,4 +1,4 @@
-//! The stages of a login, for both ends (RFC 7143, 6).
+//! The login phase at the initiator and at the target (RFC 7143, 6).
 
 pub mod chap;
 mod exchange;
@@ -17,7 +17,7 @@ use crate::{Cid, Isid, Serial, Tsih, keys::Parameters, pdu::LoginStatus};
 pub enum SessionType {
     /// The session allows SendTargets and logout only.
     Discovery,
-    /// The session allows all PDUs.
+    /// A session that may send all PDUs, unlike a discovery session.
     #[default]
     Normal,
 }
@@ -34,7 +34,7 @@ pub struct EstablishedLogin {
     pub target_name: Option<String>,
     /// TargetAlias: a description of the target for people to read.
     pub target_alias: Option<String>,
-    /// The target portal group tag; `None` if the target did not send it.
+    /// The tag of the target portal group; `None` if the target has not sent it.
     pub tpgt: Option<u16>,
     /// The initiator's part of the session identifier.
     pub isid: Isid,
@@ -48,9 +48,9 @@ pub struct EstablishedLogin {
     /// At the initiator: the StatSN of the final response plus one. At the target: ExpStatSN of the
     /// final request.
     pub exp_stat_sn: Serial,
-    /// ExpCmdSN of the final response. At the target it equals `cmd_sn`.
+    /// ExpCmdSN of the final login response. At the target this equals `cmd_sn`.
     pub exp_cmd_sn: Serial,
-    /// MaxCmdSN of the final response. At the target it equals `cmd_sn`.
+    /// MaxCmdSN of the final login response. At the target this equals `cmd_sn`.
     pub max_cmd_sn: Serial,
 }
 
@@ -96,7 +96,7 @@ pub enum Denial {
     Moved {
         /// `host[:port]`, sent as TargetAddress without a portal group tag (RFC 7143, 13.8).
         address: String,
-        /// True if the initiator should use the other address from now on.
+        /// True if the initiator should always use the new address from now on.
         permanent: bool,
     },
 }

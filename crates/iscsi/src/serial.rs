@@ -11,7 +11,7 @@ impl Serial {
         self.add(1)
     }
 
-    /// Returns the number that follows this one after `count` steps, wrapping around.
+    /// Returns the serial number `count` steps after this one, modulo 2^32.
     #[allow(clippy::should_implement_trait)] // wraps, and takes a count instead of a serial
     #[must_use]
     pub fn add(self, count: u32) -> Self {
@@ -24,7 +24,7 @@ impl Serial {
         self.0.wrapping_sub(earlier.0)
     }
 
-    /// Returns true if `self` comes before `other`; valid within a distance of 2^31.
+    /// Returns true if `self` precedes `other`. The two must be less than 2^31 apart.
     #[must_use]
     pub fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0

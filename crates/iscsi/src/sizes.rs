@@ -12,7 +12,7 @@ pub struct PduSizes {
 }
 
 impl PduSizes {
-    /// Counts one PDU of `bytes` bytes in its size class.
+    /// Counts a PDU of `bytes` bytes in its size class.
     pub fn count(&mut self, bytes: usize) {
         let bits = usize::BITS - bytes.leading_zeros();
         self.classes[bits.saturating_sub(6).min(5) as usize] += 1;

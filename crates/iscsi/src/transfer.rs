@@ -46,12 +46,12 @@ struct Sequence {
     received: u32,
     next_data_sn: u32,
     state: DataOutSequenceState,
-    /// The R2TSN of the R2T that requested this sequence; undefined for unsolicited data.
+    /// The R2TSN of the R2T that has requested this sequence; undefined for unsolicited data.
     r2t_sn: u32,
     /// True if the R2T was sent a second time because no data had arrived.
     repeated: bool,
     pieces: SmallVec<[Bytes; 1]>,
-    /// Short pieces at the end of the sequence, copied together.
+    /// Short pieces of data at the end of the sequence, which are joined here by copying.
     tail: BytesMut,
 }
 
@@ -61,7 +61,7 @@ struct Sequence {
 /// ```
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum DataOutSequenceState {
-    /// The data was lost, and no R2T has requested it again yet.
+    /// The data of this sequence was lost, and no R2T has requested it again yet.
     Unasked,
     Open,
     /// A part of the data was lost. Later data of the sequence is dropped until the F bit.
@@ -70,7 +70,7 @@ enum DataOutSequenceState {
 }
 
 impl DataOutSequenceState {
-    /// Returns true if more data may arrive for this sequence.
+    /// Returns true if more data of this sequence may arrive.
     fn is_open(self) -> bool {
         matches!(self, Self::Open | Self::Damaged)
     }
@@ -122,7 +122,7 @@ impl Sequence {
         }
     }
 
-    /// Appends the data of the sequence that follows this one. Both must have ended.
+    /// Appends the data of the sequence that follows this one. Both sequences must have ended.
     fn append(&mut self, next: Self) {
         self.limit = self.received + next.received;
         self.received = self.limit;
@@ -130,7 +130,7 @@ impl Sequence {
         self.tail.extend_from_slice(&next.tail);
     }
 
-    /// Returns the burst that the R2T of this sequence requests.
+    /// Returns the offset and length that the R2T of this sequence requests.
     fn burst(&self) -> R2tBurst {
         let (ttt, r2t_sn) = (self.ttt, self.r2t_sn);
         R2tBurst { ttt, r2t_sn, offset: self.offset, length: self.limit }
@@ -145,7 +145,7 @@ pub(crate) struct R2tBurst {
     pub(crate) length: u32,
 }
 
-/// The error for a Data-Out that belongs to no open sequence of its command.
+/// A Data-Out PDU belongs to no open sequence of its command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct UnknownTransfer;
 
@@ -185,7 +185,7 @@ impl DataOutGather {
         self.drain();
     }
 
-    /// Drops all data that has arrived, and from now on all data that arrives.
+    /// Discards all data of the write: the data that has arrived, and the data that arrives later.
     pub(crate) fn drain(&mut self) {
         self.drains = true;
         for sequence in &mut self.sequences {
@@ -222,12 +222,12 @@ impl DataOutGather {
         self.length - self.unsolicited
     }
 
-    /// Returns true if some data was lost and is not requested again yet.
+    /// Returns true if data of the write was lost and no R2T has requested it again yet.
     pub(crate) fn is_recovering(&self) -> bool {
         self.sequences.iter().any(|sequence| sequence.state == DataOutSequenceState::Unasked)
     }
 
-    /// Returns true if no more data is on its way: all sequences have ended.
+    /// Returns true if all sequences of the write have ended, so that no more data is in flight.
     pub(crate) fn is_quiet(&self) -> bool {
         self.sequences.iter().all(|sequence| sequence.state == DataOutSequenceState::Ended)
     }
@@ -266,7 +266,7 @@ impl DataOutGather {
         let is_meant = |s: &Sequence| s.ttt == data_out.ttt && s.state.is_open();
         let Some(at) = self.sequences.iter().position(is_meant) else {
             if self.recoveries > 0 {
-                // Ignore the data: it was considered lost and has arrived after all.
+                // Ignore this data, which arrived although it had been considered lost.
                 return Ok(());
             }
             self.fail(Sense::INCORRECT_AMOUNT_OF_DATA);

@@ -25,9 +25,9 @@ pub(crate) struct TargetCommandWindow<T> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CommandTurn {
     Now,
-    /// Earlier commands are missing: keep this one with [`TargetCommandWindow::hold`].
+    /// Commands with a lower CmdSN are missing: keep this command with [`TargetCommandWindow::hold`].
     Later,
-    /// The CmdSN is outside the window or was received already: ignore the command silently.
+    /// The CmdSN is outside the command window or a repetition: ignore the command without a response.
     Never,
 }
 
@@ -66,7 +66,7 @@ impl<T> TargetCommandWindow<T> {
         self.insert(cmd_sn, Some(item));
     }
 
-    /// Removes and returns the next held command if its turn has come.
+    /// Removes and returns the next held command if all commands before it have been processed.
     pub(crate) fn poll(&mut self) -> Option<T> {
         while self.held.front().is_some_and(|(cmd_sn, _)| *cmd_sn == self.exp_cmd_sn) {
             let (cmd_sn, item) = self.held.pop_front()?;

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const MS: Duration = Duration::from_millis(1);
 const KIB: u32 = 1024;
 
-/// The one-way delay; a round trip is twice that.
+/// One-way delay of the link; a round trip takes twice that.
 const DELAY: Duration = Duration::from_millis(4);
 const ROUND_TRIP: Duration = Duration::from_millis(8);
 
@@ -98,7 +98,7 @@ fn a_closed_window_holds_commands_back() {
     pair.run();
     assert_eq!(pair.held(), 4, "the target sees no more than its window");
     assert_eq!(pair.initiator_session().waiting(), 6);
-    // The answer to one command opens the window for one more.
+    // One answer opens the command window for one more command.
     pair.answer_held(1);
     pair.run();
     assert_eq!((pair.held(), pair.initiator_session().waiting()), (4, 5));
@@ -163,7 +163,7 @@ fn a_command_that_is_not_answered_is_aborted() {
     assert_eq!(pair.failures(), [(1, CommandFailure::TimedOut)]);
     assert_eq!(pair.aborted, 1, "the target received the abort");
     assert!(!pair.is_broken());
-    // Check that the session still executes commands.
+    // The session must still execute commands.
     pair.hold_answers = false;
     pair.submit(Op::Read { seed: 2, length: 512 });
     pair.run();
@@ -250,7 +250,7 @@ fn a_logout_requested_by_the_target_is_not_delayed_for_ever() {
 #[test]
 fn discovery_returns_every_target() {
     let mut pair = Pair::new(Scenario { discovery: true, ..Scenario::default() }, DELAY);
-    // The answer is longer than one text PDU.
+    // With 2000 targets, the answer does not fit into one text PDU.
     pair.targets = (0..2000).map(|n| format!("iqn.2026-11.x:{n}")).collect();
     let expected: String = pair.targets.iter().map(|name| format!("TargetName={name}\0")).collect();
     pair.send_targets();
@@ -286,7 +286,7 @@ fn with_digests_no_flipped_bit_is_accepted_as_data() {
     let ops = mixed_ops();
     let whole = bytes_of(&ops, digests());
     let mut broken = 0;
-    // In both directions, flip a bit in every 97th byte after the login.
+    // In each direction, flip a bit in every 97th byte after the login.
     for (upwards, range) in [(true, whole.0), (false, whole.1)] {
         for offset in range.step_by(97) {
             let scenario = Scenario { offer: digests(), ..Scenario::default() };
@@ -307,7 +307,7 @@ fn with_digests_no_flipped_bit_is_accepted_as_data() {
     assert!(broken > 50, "the faults were noticed: {broken}");
 }
 
-/// Returns the byte ranges of these operations in both directions, without the login.
+/// Returns the byte ranges that the PDUs of these operations take in each direction, after the login.
 fn bytes_of(ops: &[Op], offer: NegotiationOffer) -> (std::ops::Range<u64>, std::ops::Range<u64>) {
     let mut pair = Pair::new(Scenario { offer, ..Scenario::default() }, DELAY);
     let (up, down) = pair.sent();
@@ -337,7 +337,7 @@ fn a_link_cut_anywhere_loses_no_command() {
             let (mut done, left) = (pair.take_done(), pair.take_unanswered());
             assert_eq!(done.len() + left.len(), ops.len());
             assert!(left.is_sorted_by_key(|op| op.seed()), "in the order of submission: {left:?}");
-            // Submit all unanswered commands again on a new session.
+            // Submit all unanswered commands again in a new session.
             let mut next =
                 Pair::new(Scenario { offer: small.clone(), ..Scenario::default() }, DELAY);
             left.iter().for_each(|&op| next.submit(op));

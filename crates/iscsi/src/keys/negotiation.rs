@@ -1,4 +1,4 @@
-//! The negotiation of text keys during a login, at one end (RFC 7143, 6.2).
+//! The negotiation of text keys during a login, as one end performs it (RFC 7143, 6.2).
 
 use super::table::{IscsiRole, KEYS, KeyKind, TextKey};
 use super::text::{
@@ -7,7 +7,7 @@ use super::text::{
 use super::{DigestPolicy, KeyError, NegotiationOffer, Parameters};
 use crate::pdu::LoginStage;
 
-/// The values that a peer declares. They need no agreement.
+/// The values that a peer only declares, without a negotiation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Declared {
     pub(crate) discovery: bool,
@@ -35,7 +35,7 @@ impl Declared {
     }
 }
 
-/// The answers to one text of the peer.
+/// The answers of this end to one login text of the peer.
 #[derive(Debug, Default)]
 pub(crate) struct NegotiationAnswers {
     pub(crate) text: Vec<u8>,
@@ -56,7 +56,7 @@ enum KeyState {
     Settled,
 }
 
-/// The negotiation of all text keys during one login, as one end sees it.
+/// The state of one end that negotiates all text keys during a login.
 pub(crate) struct Negotiation {
     side: IscsiRole,
     offer: NegotiationOffer,
@@ -123,7 +123,7 @@ impl Negotiation {
             return Err(KeyError::NotAllowed(row.name.to_owned()));
         }
         if key == TextKey::TargetAddress {
-            // TargetAddress may be repeated (RFC 7143, 6.3). Only a redirect uses it.
+            // Accept a repeated TargetAddress (RFC 7143, 6.3): only a redirect uses the key.
             return Ok(());
         }
         match std::mem::replace(&mut self.states[key as usize], KeyState::Settled) {
@@ -222,16 +222,16 @@ impl Negotiation {
         let wrong = || KeyError::Answer(key.name().to_owned());
         match (key.row().kind, value) {
             (_, "Reject") if key == TextKey::AuthMethod => return Err(KeyError::NoAuthMethod),
-            // Only store the choice: `InitiatorLogin` checks that it proposed this method.
+            // Store the chosen method only: `InitiatorLogin` checks that the initiator has proposed it.
             (_, method) if key == TextKey::AuthMethod => {
                 self.declared.auth_method = Some(method.to_owned());
             }
-            // Keep the default; [`Self::conclude`] checks that it is acceptable.
+            // The peer has rejected the key, so its default stays in force. [`Self::conclude`] checks that default.
             (_, "Irrelevant" | "Reject") => {}
-            // Other implementations do not know this key. The connection then stays uncompressed.
+            // Another implementation does not know Forebay's key: the connection stays uncompressed.
             (_, "NotUnderstood") if key == TextKey::Compression => {}
             (KeyKind::List, _) => {
-                // The answer must be one value of the proposed list.
+                // The target must answer with exactly one value of the list that the initiator has proposed.
                 let single = !value.contains(',');
                 single.then(|| self.select(key, value)).flatten().ok_or_else(wrong)?;
             }
@@ -282,7 +282,7 @@ impl Negotiation {
                 let length = segment_length(value).ok_or_else(wrong)?;
                 self.parameters.max_send_data_segment_length = length;
             }
-            // Ignore other declared values.
+            // Ignore all other keys that the peer declares.
             _ => {}
         }
         Ok(())
@@ -302,7 +302,7 @@ impl Negotiation {
         }
     }
 
-    /// Appends our own MaxRecvDataSegmentLength to `text`, unless it was sent before.
+    /// Appends this end's MaxRecvDataSegmentLength to `text`, unless it was sent already.
     pub(crate) fn declare_length(&mut self, text: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.length_declared, true) {
             let length = self.offer.max_recv_data_segment_length;
@@ -392,13 +392,13 @@ impl Negotiation {
             }
         }
         let mut parameters = self.parameters.clone();
-        // FirstBurstLength may exceed MaxBurstLength only if it has no effect.
+        // FirstBurstLength may be larger than MaxBurstLength only where it has no effect: limit it.
         parameters.first_burst_length =
             parameters.first_burst_length.min(parameters.max_burst_length);
         Ok(parameters)
     }
 
-    /// Checks that the present value of a key is acceptable to this end.
+    /// Checks that this end accepts the value that key `key` has at present.
     fn check(&self, key: TextKey) -> Result<(), KeyError> {
         let now = &self.parameters;
         let suits = match key.row().kind {
@@ -410,7 +410,7 @@ impl Negotiation {
                 };
                 on || self.policy(key) != DigestPolicy::Require
             }
-            // Without unsolicited data, this key has no effect (RFC 7143, 13.14).
+            // Without unsolicited data, FirstBurstLength has no effect (RFC 7143, 13.14).
             _ if key == TextKey::FirstBurstLength && now.initial_r2t && !now.immediate_data => true,
             // The default Yes is always acceptable. If we proposed Yes, `take_answer` has refused
             // the answer No.
@@ -470,7 +470,7 @@ impl Negotiation {
         }
     }
 
-    /// Returns the expected result for MaxBurstLength, as far as it is known.
+    /// Returns the value that MaxBurstLength is expected to get in this negotiation.
     fn max_burst_length(&self) -> u32 {
         match self.states[TextKey::MaxBurstLength as usize] {
             KeyState::Proposed => self.offer.max_burst_length,
@@ -546,7 +546,7 @@ impl NegotiationAnswers {
         if is_answer_word(value) {
             return Err(KeyError::Value(name.to_owned()));
         }
-        // Keys with these prefixes belong to an authentication method that was not selected.
+        // Keys with these prefixes belong to authentication methods that the login does not use.
         if ["CHAP_", "KRB_", "SRP_"].iter().any(|prefix| name.starts_with(prefix)) {
             return Err(KeyError::NotAllowed(name.to_owned()));
         }

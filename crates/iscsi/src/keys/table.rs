@@ -90,16 +90,16 @@ pub(crate) enum IscsiRole {
     Target,
 }
 
-/// How a key is negotiated.
+/// How two ends agree on the value of a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum KeyKind {
-    /// One end declares the value; there is no answer.
+    /// The end with this role declares the value, and the other end does not answer.
     Declared(IscsiRole),
-    /// Each end declares its value; there is no answer.
+    /// Each end declares a value of its own, and neither answers.
     DeclaredByBoth,
-    /// The acceptor chooses the first value of the list that it supports.
+    /// The proposal is a list. The answer is its first value that the peer supports.
     List,
-    /// The result is Yes if one end says Yes.
+    /// The result is Yes if at least one end says Yes.
     Or,
     /// The result is Yes if both ends say Yes.
     And,
@@ -107,7 +107,7 @@ pub(super) enum KeyKind {
     Minimum(u32, u32),
     /// The result is the larger number; the bounds are inclusive.
     Maximum(u32, u32),
-    /// The answer is always this value, whatever the peer proposes (RFC 7143, 13.25).
+    /// The key has this answer, whatever the peer proposes (RFC 7143, 13.25).
     Obsolete(&'static str),
 }
 
@@ -135,7 +135,7 @@ pub(super) struct KeyTableRow {
 }
 
 impl TextKey {
-    /// Returns the key with this name; letter case matters.
+    /// Returns the key named `name`, which is case-sensitive; `None` if no key has that name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         TABLE.iter().find(|row| row.name == name).map(|row| row.key)
     }

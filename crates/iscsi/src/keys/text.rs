@@ -1,4 +1,4 @@
-//! Parses and encodes `key=value` lists (RFC 7143, 6.1) and the values in them.
+//! Parses and encodes the `key=value` lists of login and text PDUs (RFC 7143, 6.1).
 
 use scsi::is_plain;
 
@@ -100,7 +100,7 @@ fn number(value: &str) -> Option<u64> {
     u64::from_str_radix(digits, radix).ok()
 }
 
-/// Parses a numerical-value. Returns `None` if it is not between `low` and `high`, inclusive.
+/// Parses a number; returns `None` unless `low <= number <= high`.
 pub(crate) fn number_within(value: &str, low: u32, high: u32) -> Option<u32> {
     let number = u32::try_from(number(value)?).ok()?;
     (low..=high).contains(&number).then_some(number)

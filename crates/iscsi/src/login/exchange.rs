@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::keys::{KeyError, TEXT_MAX};
 
-/// Collects the pieces of a received text until it is complete.
+/// Joins the parts of a login text that arrives in several PDUs.
 #[derive(Default)]
 pub(super) struct Inbox {
     begun: BytesMut,
@@ -36,7 +36,7 @@ impl LoginTextOutbox {
         self.rest.is_empty()
     }
 
-    /// Queues a complete text. The previous one must have been sent.
+    /// Queues a complete login text to send. The previous text must have been sent.
     pub(super) fn put(&mut self, text: Vec<u8>) {
         debug_assert!(self.is_empty(), "one text at a time");
         self.rest = text.into();

@@ -24,7 +24,7 @@ pub struct InitiatorNames {
 
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LoginFailure {
-    /// The target answered with a status other than success.
+    /// The target has refused the login with this status.
     #[error("the target refused the login: {0:?}")]
     Refused(LoginStatus),
     /// The target's text is malformed, or violates the rules of the negotiation.
@@ -50,15 +50,15 @@ impl From<ProofFailure> for LoginFailure {
 /// The next step after a login response.
 #[derive(Clone, Debug)]
 pub enum InitiatorStep {
-    /// Send this request, and pass the response to the login.
+    /// Send this login request, and pass the response to the login.
     Send(LoginRequest),
     /// The login succeeded; full feature phase begins.
     Established(Box<EstablishedLogin>),
-    /// Close the connection and log in at another address.
+    /// The target redirects the initiator: close the connection and log in at this address.
     Redirected {
-        /// `domainname[:port]`, IPv6 in brackets.
+        /// The new address as `domainname[:port]`, with IPv6 addresses in brackets.
         address: String,
-        /// True if the initiator should use the new address from now on.
+        /// True if the initiator should always use the new address from now on.
         permanent: bool,
     },
     /// The login failed; close the connection.
@@ -220,7 +220,7 @@ impl InitiatorLogin {
             }
             match &mut self.prover {
                 Some(prover) if chosen == "CHAP" => prover.begin(text),
-                // The target has chosen AuthMethod=None, so the initiator does not prove who it is.
+                // The target has chosen AuthMethod=None, so the initiator does not have to authenticate itself.
                 _ => self.prover = None,
             }
             return Ok(());

@@ -223,7 +223,7 @@ impl TargetLogin {
         Ok(())
     }
 
-    /// Processes a complete text. Returns the answers to it and our own declarations.
+    /// Processes a complete login text of the initiator. Returns the answers and this target's declarations.
     fn take_text(&mut self, text: &[u8], transit: bool) -> Result<Vec<u8>, LoginStatus> {
         let mut pairs = keys::parse(text).map_err(status)?;
         let chap = ChapKeys::take(&mut pairs);

@@ -1,4 +1,4 @@
-//! Asynchronous Message (RFC 7143, 11.9).
+//! The PDU Asynchronous Message (RFC 7143, 11.9).
 
 use bytes::Bytes;
 use scsi::Lun;
@@ -10,9 +10,9 @@ use super::{Bhs, Cid, Itt, Numbers, ParseError};
 /// The events that an asynchronous message reports (AsyncEvent; RFC 7143, 11.9.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AsyncEvent {
-    /// Code 0: a SCSI event. The data segment has its sense data.
+    /// Code 0: a SCSI event, whose sense data is in the data segment.
     Scsi,
-    /// Code 1: the target requests a logout of this connection.
+    /// Code 1: the target requests that the initiator logs out this connection.
     LogoutRequested {
         /// Seconds within which the target expects the logout.
         time: u16,
@@ -37,7 +37,7 @@ pub enum AsyncEvent {
         /// Seconds within which the target expects the negotiation.
         time: u16,
     },
-    /// Code 5: another session terminated all tasks of this session for the unit.
+    /// Code 5: another session has terminated all tasks of this session for this unit.
     TasksTerminated,
     /// A vendor specific code (248 to 255), or one that the standard does not define.
     Other(u8),
@@ -49,7 +49,7 @@ pub struct AsyncMessage {
     /// The unit of a SCSI event or of terminated tasks; reserved otherwise.
     pub lun: Lun,
     pub event: AsyncEvent,
-    /// The message consumes `stat_sn`.
+    /// The sequence numbers of the message, which consumes `stat_sn`.
     pub numbers: Numbers,
     /// Sense data of a SCSI event without the SenseLength field, or vendor specific data.
     pub data: Bytes,

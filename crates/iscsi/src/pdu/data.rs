@@ -14,9 +14,9 @@ pub enum Residual {
     /// As much data as expected was transferred.
     #[default]
     None,
-    /// This number of bytes less than expected was transferred.
+    /// The transfer was this number of bytes shorter than the initiator expected.
     Underflow(u32),
-    /// This number of bytes exceeded the expected length and was not transferred.
+    /// The transfer was this number of bytes longer than the initiator expected. The excess was not transferred.
     Overflow(u32),
 }
 
@@ -47,13 +47,13 @@ impl Residual {
 pub struct DataOut {
     /// True for the last PDU of a sequence.
     pub is_final: bool,
-    /// The LUN of the R2T that this data answers; reserved for unsolicited data.
+    /// The LUN of the R2T to which this PDU sends the data; reserved for unsolicited data.
     pub lun: Lun,
     pub itt: Itt,
     /// The target transfer tag of the R2T that this data answers, or NONE for unsolicited data.
     pub ttt: Ttt,
     pub exp_stat_sn: Serial,
-    /// The number of this PDU in its sequence, from 0 on.
+    /// The number of this PDU within its sequence of Data-Out PDUs, from 0 on.
     pub data_sn: u32,
     /// The offset of the data in bytes from the start of the command's data.
     pub buffer_offset: u32,
@@ -78,7 +78,7 @@ pub struct DataIn {
     pub ttt: Ttt,
     /// `stat_sn` is valid only if `status` is present.
     pub numbers: Numbers,
-    /// The number of this PDU in its command, from 0 on.
+    /// The number of this PDU within its command, from 0 on.
     pub data_sn: u32,
     /// The offset of the data in bytes from the start of the command's data.
     pub buffer_offset: u32,
@@ -98,9 +98,9 @@ pub struct ReadyToTransfer {
     pub itt: Itt,
     /// The tag that the requested Data-Out must carry.
     pub ttt: Ttt,
-    /// `stat_sn` is the next StatSN; an R2T does not consume it.
+    /// The sequence numbers. `stat_sn` is the next StatSN, which an R2T does not consume.
     pub numbers: Numbers,
-    /// The number of this R2T in its command, from 0 on.
+    /// The number of this R2T within its command, from 0 on.
     pub r2t_sn: u32,
     /// The offset of the burst in bytes from the start of the command's data.
     pub buffer_offset: u32,

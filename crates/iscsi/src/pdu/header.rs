@@ -18,7 +18,7 @@ pub(super) const FINAL: u8 = 0x80;
 /// The C bit in byte 1 of login and text PDUs: the text continues in the next PDU.
 pub(super) const CONTINUE: u8 = 0x40;
 
-/// Returns a header with opcode, flags and task tag; all other fields are zero.
+/// Returns a basic header with this opcode, flags and task tag. All other fields are zero.
 pub(super) fn header(opcode: u8, flags: u8, itt: Itt) -> Bhs {
     let mut bhs = [0; 48];
     bhs[0] = opcode;
@@ -99,7 +99,7 @@ pub(super) fn bare(bhs: Bhs) -> Encoded {
     (bhs, SmallVec::new(), DataSegment::new())
 }
 
-/// Returns a PDU with at most one piece of data.
+/// Returns the encoded PDU of this header and of `data`, which is one piece or empty.
 pub(super) fn with_data(bhs: Bhs, data: Bytes) -> Encoded {
     let segment = segment(data);
     with_segment(bhs, SmallVec::new(), segment)

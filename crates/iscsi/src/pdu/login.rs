@@ -35,10 +35,10 @@ pub struct LoginRequest {
     pub isid: Isid,
     /// The target's part of the session identifier; 0 for a new session.
     pub tsih: Tsih,
-    /// The tag is the same in all requests of one login.
+    /// Initiator task tag; all requests of a login have the same one.
     pub itt: Itt,
     pub cid: Cid,
-    /// The first CmdSN of a new session, otherwise the current one.
+    /// The first CmdSN of a new session, or the current one of an existing session.
     pub cmd_sn: Serial,
     pub exp_stat_sn: Serial,
     pub text: Bytes,
@@ -54,7 +54,7 @@ pub struct LoginResponse {
     /// NSG; valid if `transit` is set.
     pub next_stage: LoginStage,
     pub version_max: u8,
-    /// The protocol version in use.
+    /// The version of the iSCSI protocol that is in use.
     pub version_active: u8,
     pub isid: Isid,
     /// The target's part of the session identifier, assigned in the final response.

@@ -1,4 +1,4 @@
-//! Protocol data units (RFC 7143, 11), one kind per file.
+//! The PDUs of iSCSI (RFC 7143, 11), one kind in each file.
 
 mod header;
 mod data;
@@ -31,10 +31,10 @@ use crate::Serial;
 /// The basic header segment, with which every PDU begins (RFC 7143, 11.2.1).
 pub type Bhs = [u8; 48];
 
-/// A data segment as pieces of memory that are sent one after another.
+/// A data segment in pieces of memory, which are sent one after the other.
 pub type DataSegment = SmallVec<[Bytes; 1]>;
 
-/// Initiator task tag: identifies a task within its session.
+/// Initiator task tag, by which the initiator identifies a task within its session.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Itt(pub u32);
 
@@ -58,7 +58,7 @@ impl Ttt {
     pub const NONE: Self = Self(0xffff_ffff);
 }
 
-/// Connection ID: the initiator's number for one connection of a session.
+/// Connection ID, by which the initiator identifies a connection within its session.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Cid(pub u16);
 
@@ -73,7 +73,7 @@ pub struct Tsih(pub u16);
 /// StatSN, ExpCmdSN and MaxCmdSN, which PDUs from the target carry.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Numbers {
-    /// The StatSN of this PDU, or the next StatSN if this PDU consumes none.
+    /// The StatSN that this PDU consumes, or the next one if it consumes none.
     pub stat_sn: Serial,
     /// The CmdSN of the next command that the target expects.
     pub exp_cmd_sn: Serial,
@@ -83,7 +83,7 @@ pub struct Numbers {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Pdu {
-    // PDUs from the initiator to the target begin here.
+    // The PDUs from here on are sent by the initiator.
     NopOut(NopOut),
     ScsiCommand(ScsiCommand),
     TaskRequest(TaskRequest),
@@ -92,7 +92,7 @@ pub enum Pdu {
     DataOut(DataOut),
     LogoutRequest(LogoutRequest),
     Snack(Snack),
-    // PDUs from the target to the initiator begin here.
+    // The PDUs from here on are sent by the target.
     NopIn(NopIn),
     ScsiResponse(ScsiResponse),
     TaskResponse(TaskResponse),
@@ -109,7 +109,7 @@ pub enum Pdu {
 /// the session.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ParseError {
-    /// The opcode is not defined in RFC 7143, or belongs to the other direction.
+    /// RFC 7143 does not define this opcode, or defines it for the other direction.
     #[error("opcode {0:#04x} is undefined or belongs to the other direction")]
     Opcode(u8),
     /// A field has a value that the standard excludes.

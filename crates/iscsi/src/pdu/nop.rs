@@ -12,7 +12,7 @@ use crate::Serial;
 pub struct NopOut {
     /// The target delivers the PDU at once, outside the CmdSN order.
     pub immediate: bool,
-    /// The LUN of the NOP-In that this PDU answers.
+    /// The LUN of the NOP-In to which this NOP-Out is the answer.
     pub lun: Lun,
     /// The tag of a ping that requests an answer, otherwise NONE.
     pub itt: Itt,
@@ -20,7 +20,7 @@ pub struct NopOut {
     pub ttt: Ttt,
     pub cmd_sn: Serial,
     pub exp_stat_sn: Serial,
-    /// The data of a ping. The target's answer must repeat it.
+    /// The ping data, which the target must repeat in its answer.
     pub data: Bytes,
 }
 

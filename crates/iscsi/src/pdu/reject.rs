@@ -1,4 +1,4 @@
-//! Reject (RFC 7143, 11.17).
+//! The PDU Reject (RFC 7143, 11.17).
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! SNACK Request (RFC 7143, 11.16).
+//! The PDU SNACK Request, which asks the target to repeat lost PDUs (RFC 7143, 11.16).
 
 use scsi::Lun;
 
@@ -6,7 +6,7 @@ use super::header::{self, Encoded, FINAL, put_lun, put_u32};
 use super::{Bhs, Itt, Ttt};
 use crate::Serial;
 
-/// The type of a SNACK: what it requests or acknowledges (RFC 7143, 11.16.1).
+/// The kind of PDUs that a SNACK requests or acknowledges (RFC 7143, 11.16.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum SnackKind {
@@ -30,7 +30,7 @@ pub struct Snack {
     pub exp_stat_sn: Serial,
     /// The DataSN, R2TSN or StatSN of the first missing PDU.
     pub begin: u32,
-    /// The number of missing PDUs; 0 stands for all from `begin` on.
+    /// The number of missing PDUs; 0 for all PDUs from `begin` on.
     pub run_length: u32,
 }
 

@@ -31,7 +31,7 @@ pub struct TextResponse {
     pub is_final: bool,
     /// C: the text continues in the next response.
     pub continues: bool,
-    /// A value that the target chooses; the next request repeats it.
+    /// A LUN value that the target chooses, and that the initiator's next request must repeat.
     pub lun: Lun,
     pub itt: Itt,
     /// The tag that the initiator's next request must carry; NONE if `is_final` is set.

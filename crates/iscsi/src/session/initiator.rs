@@ -38,7 +38,7 @@ use crate::{
 
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionTiming {
-    /// A ping is sent after this time without a PDU from the target.
+    /// The initiator sends a ping when it has received no PDU from the target for this time.
     pub ping_after: Duration,
     /// The connection fails after this time without a PDU since the ping was sent, unless bytes
     /// that the answer must wait for were transferred meanwhile
@@ -77,7 +77,7 @@ impl Default for ConnectionTiming {
 #[derive(Debug)]
 pub enum InitiatorEvent {
     Completed {
-        /// The tag that the application gave the command in its [`CommandRequest`].
+        /// The number with which the application marked the command in its [`CommandRequest`].
         tag: u64,
         result: Result<InitiatorCommandOutcome, CommandFailure>,
     },
@@ -85,20 +85,20 @@ pub enum InitiatorEvent {
     /// The target no longer executes them, but may have executed them already. The application must
     /// submit them again.
     Returned(Vec<CommandRequest>),
-    /// The complete answer to [`InitiatorSession::text`].
+    /// The complete answer of the target to [`InitiatorSession::text`].
     Text(Bytes),
     /// The target requested a logout of a connection. The session sends no more commands on it. It
     /// sends the logout when the commands in flight have ended, or shortly before the time that the
     /// target allowed is over.
     LogoutRequested { cid: Cid },
-    /// A connection has failed: close its socket, and call [`InitiatorSession::close`].
+    /// A connection of the session has failed: close its socket, and call [`InitiatorSession::close`].
     Closed { cid: Cid, error: InitiatorSessionError },
     /// The logout of the session was answered: close all connections.
     LoggedOut {
         /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// An asynchronous message with the sense data of a SCSI event of this unit.
+    /// The target has reported a SCSI event of this unit in an asynchronous message, with this sense data.
     Sense(Lun, Option<Sense>),
 }
 
@@ -120,22 +120,22 @@ pub enum InitiatorSessionError {
     DataDigest,
     #[error("the target sent {0}")]
     Protocol(&'static str),
-    /// The target rejected a PDU that it must accept.
+    /// The target has rejected a PDU that it must accept, for this reason.
     #[error("the target rejected a PDU: {0:?}")]
     Rejected(RejectReason),
-    /// The target announced that it closes the connection.
+    /// The target has announced that it closes this connection.
     #[error("the target dropped the connection")]
     Dropped {
         /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// The target announced that it closes the session.
+    /// The target has announced that it closes all connections of the session.
     #[error("the target dropped the session")]
     SessionDropped {
         /// Seconds to wait before a reconnect.
         time2wait: u16,
     },
-    /// The connection was logged out, as requested by either end.
+    /// The initiator or the target has requested a logout of this connection, which is complete.
     #[error("logged out")]
     LoggedOut {
         /// Seconds to wait before a reconnect.
@@ -162,7 +162,7 @@ impl InitiatorSessionError {
         matches!(self, Self::Parse(_) | Self::Protocol(_) | Self::SessionDropped { .. })
     }
 
-    /// Returns the seconds to wait before a reconnect, if the target stated them.
+    /// Returns the seconds to wait before a reconnect, if the target has stated a time.
     #[must_use]
     pub fn time2wait(&self) -> Option<u16> {
         match self {

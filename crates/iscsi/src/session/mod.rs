@@ -1,4 +1,4 @@
-//! The session state machines of both ends in full feature phase.
+//! The state machines of a session in full feature phase, at the initiator and at the target.
 
 pub mod initiator;
 pub mod target;

@@ -1,4 +1,4 @@
-//! Tests how the initiator reacts to responses and rejects, and how it aborts commands.
+//! Tests the initiator's reactions to responses and rejects, and its aborts of commands.
 
 use bytes::Bytes;
 use iscsi::{
@@ -98,7 +98,7 @@ fn a_rejected_command_fails_alone() {
         }
         other => panic!("{other:?}"),
     }
-    // The task has ended, so its tag is no longer valid.
+    // The task has ended, so a PDU with its tag is an error.
     assert!(scene.receive(Pdu::DataIn(data_in(itt, 0, 0, &[1]))).is_err());
 }
 

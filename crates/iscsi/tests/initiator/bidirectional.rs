@@ -49,7 +49,7 @@ fn a_bidirectional_command_announces_both_lengths() {
     assert_eq!(command.bidirectional_read_length, Some(1000));
 }
 
-/// Our target sends all R2Ts before the Data-In. Another target may mix them.
+/// Forebay's target sends all R2Ts before the Data-In, but another target may mix them.
 #[test]
 fn r2ts_and_data_in_share_one_sequence_of_numbers() {
     let mut scene = Scene::new();

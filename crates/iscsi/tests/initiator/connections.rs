@@ -1,4 +1,4 @@
-//! Tests the pings of the initiator, and how it distributes commands over connections.
+//! Tests the initiator's pings and its distribution of commands over connections.
 
 use bytes::Bytes;
 use iscsi::{
@@ -169,7 +169,7 @@ fn a_connection_that_makes_no_send_progress_gets_few_commands() {
         };
         scene.session.submit(request, scene.now).expect("there is room");
     }
-    // Connection 0 sends all its output, and connection 1 sends nothing.
+    // All output of connection 0 is sent, and no output of connection 1.
     for _ in 0..16 {
         scene.session.transmit();
         let output = scene.session.output(Cid(0)).expect("it is there");
@@ -179,7 +179,7 @@ fn a_connection_that_makes_no_send_progress_gets_few_commands() {
     assert_eq!(commands, [15, 1]);
 }
 
-/// A program that lowers `ping_time_out` may leave `stall_time_out` at its longer default.
+/// A program may lower `ping_time_out` and leave `stall_time_out` at its default, which is longer.
 #[test]
 fn a_ping_may_time_out_before_a_stall_is_detected() {
     let tenth = SECOND / 10;

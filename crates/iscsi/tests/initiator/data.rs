@@ -10,7 +10,7 @@ use scsi::{Lun, ObjectSense, ScsiStatus, Sense, SenseKey};
 
 use crate::scene::{Scene, numbers};
 
-/// Changes a valid PDU of the target into an invalid one.
+/// A function that makes a valid PDU of the target invalid.
 type Change<P> = fn(&mut P);
 
 pub fn data_in(itt: Itt, data_sn: u32, buffer_offset: u32, data: &[u8]) -> DataIn {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::scene::Scene;
 
 proptest! {
-    /// The headers have tags of existing tasks or tags close to them.
+    /// The random headers have the tags of existing tasks, or tags close to those.
     #[test]
     fn hostile_headers_do_no_harm(
         headers in proptest::collection::vec((any::<[u8; 48]>(), 0u8..0x40, 0u8..3), 1..20),

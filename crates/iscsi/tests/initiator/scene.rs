@@ -1,4 +1,4 @@
-//! The scene of these tests: an initiator session, whose target the test plays.
+//! Test fixture: an initiator session. The test itself plays the target.
 
 use std::time::{Duration, Instant};
 

@@ -369,7 +369,7 @@ fn a_hostile_target_gets_no_valid_response_from_our_initiator() {
         (&one_way, &[chosen, &[]]),
         // The target sends a response although the initiator does not use mutual CHAP.
         (&one_way, &[chosen, question, &["CHAP_N=storage", &wrong]]),
-        // The target sends its challenge twice.
+        // The target sends the same challenge twice.
         (&one_way, &[chosen, question, question]),
         // The target sends the challenge that the initiator will send, before the initiator has
         // sent it.

@@ -1,4 +1,4 @@
-//! Tests logins with the texts that existing initiators send, taken from their source code.
+//! Logins with the text keys that existing initiators send, taken from their source code.
 
 use super::*;
 

@@ -137,7 +137,7 @@ fn a_target_cannot_send_an_initiators_keys() {
     }
     let failure = fails(&["MaxRecvDataSegmentLength=0"], |_| ());
     assert!(matches!(failure, LoginFailure::Keys(KeyError::Value(_))));
-    // The target has already sent its portal group tag in the security stage.
+    // The target has sent its portal group tag already, in the security stage.
     let failure = fails(&["TargetPortalGroupTag=1"], |_| ());
     assert!(matches!(failure, LoginFailure::Keys(KeyError::Repeated(_))));
 }
@@ -183,7 +183,7 @@ fn a_target_that_does_not_understand_compression_gets_an_uncompressed_session() 
         let step = answered_with(offer.clone(), &[&format!("{KEY}={answer}")], |_| ());
         assert!(matches!(step, InitiatorStep::Failed(LoginFailure::Keys(_))), "{answer}: {step:?}");
     }
-    // An initiator without compression in its offer does not propose it.
+    // An initiator that does not offer compression does not propose the key.
     let step = answered(&[&format!("{KEY}=lz4")], |response| response.transit = false);
     let InitiatorStep::Send(request) = step else { panic!("{step:?}") };
     assert!(keys::parse(&request.text).unwrap().contains(&(KEY, "Reject")));

@@ -247,7 +247,7 @@ proptest! {
     }
 }
 
-/// Keys of a login, and some that do not belong in one.
+/// Text keys of a login, and some that are not allowed in a login.
 const HOSTILE_KEYS: &[&str] = &[
     "InitiatorName",
     "TargetName",
@@ -282,7 +282,7 @@ const HOSTILE_KEYS: &[&str] = &[
     "SendTargets",
 ];
 
-/// Values of keys, each of which is valid for at least one key.
+/// Values of text keys, each valid for at least one key.
 const HOSTILE_VALUES: &[&str] = &[
     "Yes",
     "No",

@@ -79,7 +79,7 @@ fn pattern(seed: u32, length: u32) -> Bytes {
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub offer: NegotiationOffer,
-    /// The target's MaxRecvDataSegmentLength in bytes.
+    /// MaxRecvDataSegmentLength of the target, in bytes.
     pub target_segment: u32,
     pub settings: target::Settings,
     pub depth: usize,
@@ -114,15 +114,15 @@ pub struct Pair {
     far: (target::Session, Decoder),
     commands: PairCommands,
     held: Vec<target::ReceivedCommand>,
-    /// If true, the disk keeps the commands that arrive and does not answer them.
+    /// If true, the target's disk collects the commands and does not answer them.
     pub hold_answers: bool,
     pub aborted: u32,
-    /// Events of the initiator other than completions.
+    /// Events of the initiator, except completed commands.
     pub events: Vec<InitiatorEvent>,
     pub broken: Option<String>,
     /// If true, a link that is cut only becomes silent, and the ends do not see that it is closed.
     pub keep_running_when_cut: bool,
-    /// The most bytes that an end takes from its link at a time.
+    /// Maximum number of bytes that one end receives from its link at a time.
     pub piece: usize,
     /// The names of the targets in the answer to SendTargets.
     pub targets: Vec<String>,
@@ -131,19 +131,19 @@ pub struct Pair {
 #[derive(Default)]
 struct PairCommands {
     submitted: Vec<Op>,
-    /// Commands that ended with GOOD, in the order of their answers.
+    /// Commands that ended with status GOOD, in the order of their completion.
     done: Vec<Op>,
     failed: Vec<(u32, Result<ScsiStatus, CommandFailure>)>,
 }
 
-/// A login over two links, until the target has accepted it.
+/// A login over two simulated links, up to the target's acceptance.
 struct PairLogin {
     now: Instant,
     up: SimulatedLink,
     down: SimulatedLink,
     near: (InitiatorLogin, Decoder),
     far: (LoginPhase, Decoder),
-    /// Requests of the initiator that are not sent yet.
+    /// Login requests that the initiator has still to send.
     output: PduOutput,
 }
 
@@ -273,14 +273,14 @@ impl Pair {
         self.note_cut();
     }
 
-    /// Runs for `time`; the timers of both ends fire when they are due.
+    /// Runs both ends for this virtual time. Timers fire when they are due.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         self.ship();
         while self.broken.is_none() {
             let timers = self.near.0.poll_timeout().into_iter();
             let timers = timers.chain(self.far.0.poll_timeout());
-            // If both sessions are over, no timer is left.
+            // If both sessions have ended, no timer is left, and the loop stops.
             let next = timers.chain(self.next_arrival()).min().filter(|next| *next <= end);
             let Some(next) = next else { break };
             self.now = self.now.max(next);
@@ -291,7 +291,7 @@ impl Pair {
         self.now = self.now.max(end);
     }
 
-    /// Returns the commands that ended with GOOD, in the order of their answers.
+    /// Returns the commands that ended with status GOOD, in the order of their completion.
     pub fn take_done(&mut self) -> Vec<Op> {
         std::mem::take(&mut self.commands.done)
     }
@@ -335,7 +335,7 @@ impl Pair {
         self.near.0.counters(CID).expect("connected")
     }
 
-    /// Returns the bytes sent in both directions, login included.
+    /// Returns the number of bytes sent to the target and to the initiator, including the login.
     pub fn sent(&self) -> (u64, u64) {
         (self.up.sent(), self.down.sent())
     }
@@ -382,7 +382,7 @@ impl Pair {
         }
     }
 
-    /// Delivers all bytes that arrive now, in both directions.
+    /// Delivers all bytes that are due at this time, in both directions.
     fn deliver(&mut self) {
         while let Some(bytes) = self.up.receive(self.piece, self.now) {
             self.far_receives(&bytes);

@@ -88,7 +88,7 @@ fn a_frame_reports_whether_its_data_keeps_a_larger_buffer() {
             let count = bytes.len().min(buffer.remaining_mut());
             buffer.put_slice(&bytes[..count]);
             bytes = &bytes[count..];
-            // Drop each frame, so that its buffer is used again.
+            // Drop each PDU after the check, so that the decoder can reuse its buffer.
             while let Some(frame) = decoder.next().unwrap() {
                 shared.push(frame.is_shared);
             }

@@ -481,7 +481,7 @@ fn reject() -> impl Strategy<Value = Pdu> {
     })
 }
 
-/// Encodes a PDU and checks the lengths in its header.
+/// Encodes a PDU, and checks the length fields in its header.
 fn encode(pdu: Pdu) -> (Bhs, Vec<u8>, Bytes) {
     let (bhs, ahs, data) = pdu.encode();
     let data: Bytes = data.concat().into();

@@ -115,7 +115,7 @@ fn fields_with_values_that_the_standard_excludes() {
     // status.
     let Ok(Pdu::LoginRequest(request)) = parse(0x03, &[(1, 0x88)], b"") else { panic!() };
     assert_eq!(request.current_stage, LoginStage::Reserved);
-    // The flags of a response other than "completed" are ignored.
+    // In a response other than "completed", the flags are ignored.
     assert!(parse(0x21, &[(1, 0x1e), (2, 1)], b"").is_ok());
     // A login status with an undefined detail code becomes the general status of its class.
     let Ok(Pdu::LoginResponse(response)) = parse(0x23, &[(36, 2), (37, 99)], b"") else { panic!() };

@@ -61,7 +61,6 @@ impl Login {
         Self { phase, login: InitiatorLogin::new(offer(plan), names, isid, tsih, cid, cmd_sn) }
     }
 
-    /// Runs the login until the target has accepted it.
     pub fn run(&mut self) {
         let mut request = self.login.start();
         loop {
@@ -128,7 +127,7 @@ fn step(login: &mut InitiatorLogin, frame: PduFrame) -> InitiatorStep {
     }
 }
 
-/// Takes all output from the queue and decodes it to frames.
+/// Removes all bytes from `output` and decodes them into PDUs.
 pub fn frames(output: &mut PduOutput, decoder: &mut Decoder) -> Vec<PduFrame> {
     let mut frames = Vec::new();
     while !output.is_empty() {

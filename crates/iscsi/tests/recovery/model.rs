@@ -81,10 +81,10 @@ impl Disk {
     }
 }
 
-/// Workers, each with a block of its own and one command in flight.
+/// A simulated application: workers that each use a block of their own and have one command in flight.
 pub struct App {
     workers: Vec<Worker>,
-    /// Commands that the session has returned. They are submitted before new ones.
+    /// Commands that the session has given back without an answer. They are submitted before new ones.
     returned: VecDeque<CommandRequest>,
     pub answered: u32,
     /// The number of commands that failed; only in runs where commands may fail.
@@ -171,7 +171,7 @@ impl App {
         assert_eq!(open, tag, "an answer to another command");
         let outcome = match result {
             Ok(outcome) if outcome.status == ScsiStatus::Good => outcome,
-            // Submit the command again, as the SCSI layer of a host does.
+            // Submit the failed command again, as the SCSI layer of a host does.
             Ok(_) | Err(_) if self.may_fail => {
                 self.failed += 1;
                 worker.script.push_front(op);

@@ -1,17 +1,17 @@
-//! The plan of a run (workload and fault), and the report about it.
+//! The plan of a test run (workload and fault), and its report.
 
 use crate::model::Op;
 
-/// The fault that one PDU of a run suffers.
+/// The fault that one PDU of a test run suffers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
     Dropped,
     /// The data digest is wrong. A PDU without data is dropped instead.
     DataDamaged,
     HeaderDamaged,
-    /// The connection ends after this PDU, and both ends notice it.
+    /// The connection ends after this PDU. Both initiator and target notice that.
     Cut,
-    /// The connection ends after this PDU, but the target does not notice it.
+    /// The connection ends after this PDU. The target does not notice that.
     CutUnnoticed,
 }
 
@@ -21,7 +21,7 @@ pub enum Fault {
 pub enum Mute {
     Snacks,
     Reassigns,
-    /// Commands that are sent again with their old CmdSN.
+    /// Lose all commands that are sent again with their old CmdSN.
     Retries,
 }
 
@@ -29,12 +29,12 @@ pub enum Mute {
 pub struct Plan {
     pub level: u8,
     pub connections: u16,
-    /// The PDU with the fault, counted from 1 over all connections and both directions.
+    /// The number of the PDU with the fault, from 1 on over all connections and both directions, and the fault.
     pub fault: Option<(u32, Fault)>,
     pub mute: Option<Mute>,
     /// If true, the application forgets returned commands: see `App::forgets`.
     pub forgets: bool,
-    /// If true, commands may end with an error.
+    /// If true, commands of this run may end with an error.
     pub may_fail: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct Report {
     pub pdus: u32,
     pub answered: u32,
     pub failed: u32,
-    /// The number of sessions after the first one.
+    /// Number of sessions that the initiator has created after the first one.
     pub rebuilt: u32,
     /// The number of connections that ended.
     pub ended: u32,

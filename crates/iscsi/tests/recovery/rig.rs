@@ -54,9 +54,9 @@ pub struct Rig {
     app: App,
     disk: Disk,
     works: Vec<Work>,
-    /// The time at which another connection is added.
+    /// The time at which another connection joins the session.
     join_at: Option<Instant>,
-    /// The tags of the commands that were sent in this session, to recognise retries.
+    /// Task tags of the commands that were sent in this session, to recognise commands that are sent again.
     commands: BTreeSet<u32>,
     report: Report,
 }
@@ -210,7 +210,7 @@ impl Rig {
         }
     }
 
-    /// Sends the output of both ends. Returns false if there was none.
+    /// Sends the queued output of initiator and target. Returns false if there was none.
     fn ship(&mut self) -> bool {
         let mut any = false;
         self.near.transmit();
@@ -387,7 +387,7 @@ impl Rig {
         let (cid, cmd_sn) = (self.near.next_cid(), self.near.cmd_sn());
         let mut login = Login::new(&self.plan, Tsih(self.tsih), cid, cmd_sn, self.now);
         login.run();
-        // The target closes an old connection with this CID.
+        // The new connection has the CID of an old one, which the target therefore closes.
         for line in self.lines.iter_mut().filter(|line| line.cid == cid) {
             line.far_open = false;
             line.up.clear();
@@ -404,7 +404,7 @@ impl Rig {
     }
 
     fn add_line(&mut self, cid: Cid) {
-        // Give each connection another delay, so that PDUs arrive out of order between connections.
+        // Delay each connection differently, so that PDUs of different connections overtake each other.
         let delay = MS * (1 + 3 * u32::from(cid.0 % 4));
         let decoder = || {
             let mut decoder = Decoder::new(65536, 1 << 20);

@@ -33,7 +33,7 @@ fn ask(rig: &mut Rig, function: TaskFunction) {
     assert!(rig.send(Pdu::TaskRequest(request)).is_empty());
 }
 
-/// Checks that the function is executed now and aborts exactly the commands in `expected`.
+/// Checks that the task management function is executed now and aborts exactly the commands `expected`.
 #[track_caller]
 fn takes_effect(rig: &mut Rig, function: TaskFunction, expected: &[u32]) {
     let mut aborted = Vec::new();

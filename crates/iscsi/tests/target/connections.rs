@@ -1,4 +1,4 @@
-//! Several connections in one session (RFC 7143, 4.2.2, 6.3.4 to 6.3.6, 11.14).
+//! Tests sessions with several connections (RFC 7143, 4.2.2, 6.3.4 to 6.3.6, 11.14).
 
 use iscsi::{
     Cid, DataSegment, Isid, Itt, Pdu, Serial, Tsih, Ttt,
@@ -277,7 +277,7 @@ fn a_function_is_rejected_if_earlier_commands_do_not_arrive_in_time() {
     rig.send_on(other, Pdu::ScsiCommand(answered));
     rig.command();
     rig.session.complete(Itt(1), good());
-    // Command 2 is delayed on the other connection, so command 3 waits for it.
+    // Command 2 is late on the other connection, so command 3 has to wait.
     let commands = [2, 3].map(|itt| rig.read(itt, 0));
     rig.send(Pdu::ScsiCommand(commands[1].clone()));
     let request = rig.task_request(TaskFunction::LogicalUnitReset, 10, u32::MAX);

@@ -1,4 +1,4 @@
-//! Tests of task management functions and of their responses.
+//! Tests task management functions and the target's responses.
 
 use iscsi::{
     DataSegment, Itt, Pdu, Ttt,

@@ -172,7 +172,7 @@ fn digests_are_used_in_both_directions() {
     assert!(digests.header && digests.data);
     let command = rig.read(1, 5);
     rig.deliver(command);
-    // The decoder of the rig checks the digests in this output.
+    // The decoder of the test fixture checks the digests of these PDUs.
     let pdus = rig.complete(1, TargetCommandOutcome::good(pieces(5, 2)));
     let Pdu::DataIn(data_in) = &pdus[0] else { panic!("{pdus:?}") };
     assert_eq!(data_in.data.concat(), pattern(0, 5));

@@ -49,7 +49,7 @@ fn logout(rig: &mut Rig, on: Cid, reason: LogoutReason, cid: Cid) -> (LogoutResu
     (answer.result, answer.time2wait, answer.time2retain)
 }
 
-/// Lets the second connection fail, and logs it out on the first one.
+/// Makes the second connection fail, and logs it out by a request on the first one.
 fn lose_other(rig: &mut Rig) {
     rig.session.drop_connection(OTHER, rig.now);
     let pdus = rig.output();

@@ -39,7 +39,7 @@ fn status_snack(begin: u32, run_length: u32) -> Pdu {
     snack(SnackKind::Status, Itt::NONE, Ttt::NONE, begin, run_length)
 }
 
-/// Sends a read of `length` bytes, completes it, and returns its PDUs.
+/// Submits a read of `length` bytes, answers it, and returns the PDUs that the target sends.
 fn answered_read(rig: &mut Rig, itt: u32, length: u32) -> Vec<Pdu> {
     let command = rig.read(itt, length);
     rig.deliver(command);
@@ -85,7 +85,7 @@ fn lost_statuses_are_sent_again_with_their_numbers() {
     let none = answered_read(&mut rig, 2, 0);
     let ping = rig.ping(3, 9);
     let pong = rig.send(Pdu::NopOut(ping));
-    // The statuses are sent again unchanged, except for the window in them.
+    // The target repeats the statuses unchanged, except for ExpCmdSN and MaxCmdSN.
     let again = rig.send(status_snack(501, 0));
     assert_eq!(again.len(), 3);
     assert_eq!(again[0], with_window_of(&read[1], &again[0]), "the Data-In that held the status");
@@ -97,7 +97,7 @@ fn lost_statuses_are_sent_again_with_their_numbers() {
     assert_eq!(reject(&rig.send(status_snack(500, 1))), RejectReason::ProtocolError);
 }
 
-/// Returns `pdu` with ExpCmdSN and MaxCmdSN of `other`.
+/// Returns a copy of `pdu` with the ExpCmdSN and MaxCmdSN of `other`.
 fn with_window_of(pdu: &Pdu, other: &Pdu) -> Pdu {
     let mut pdu = pdu.clone();
     match (&mut pdu, other) {
@@ -264,7 +264,7 @@ fn write_of_two_bursts() -> (Rig, iscsi::pdu::ReadyToTransfer) {
     (rig, r2ts[0])
 }
 
-/// Answers all R2Ts of the write until its data is complete.
+/// Sends the data that each R2T of the write requests, until all data has arrived.
 fn finish_write(rig: &mut Rig, mut r2t: iscsi::pdu::ReadyToTransfer) {
     loop {
         let pdus: Vec<Pdu> = burst(&r2t, 512).into_iter().flat_map(|pdu| rig.send(pdu)).collect();

@@ -41,14 +41,14 @@ impl Directory for OneTarget {
     }
 }
 
-/// Returns this PDU as the frame that a decoder would make of its bytes.
+/// Returns `pdu` as a decoder would return it from the encoded bytes.
 pub fn frame(pdu: Pdu) -> PduFrame {
     let (bhs, ahs, data) = pdu.encode();
     let (ahs, data) = (Bytes::copy_from_slice(&ahs), data.concat().into());
     PduFrame { bhs, ahs, data, is_shared: false, data_digest_error: false }
 }
 
-/// Takes all output and returns its PDUs.
+/// Removes all bytes from `output` and decodes them into PDUs.
 pub fn drain(output: &mut PduOutput, digests: Digests) -> Vec<Pdu> {
     let mut decoder = Decoder::new(65_536, 0xff_ffff);
     decoder.configure(65_536, 0xff_ffff, digests);
@@ -107,12 +107,12 @@ pub struct Rig {
     pub now: Instant,
     pub cmd_sn: Serial,
     pub login_response: LoginResponse,
-    /// The keys that each further connection sends in its login.
+    /// The text keys that each further connection sends in its login.
     own_keys: String,
 }
 
 impl Rig {
-    /// Makes a normal session. `keys` has one key per line.
+    /// Creates a normal session. `keys` has one text key per line.
     pub fn new(keys: &str) -> Self {
         Self::with(keys, Settings::default())
     }
@@ -180,7 +180,7 @@ impl Rig {
         LoginRequest { tsih: Tsih(3), cid: Cid(cid), cmd_sn, ..login_request(&text) }
     }
 
-    /// Logs in another connection with this CID, and checks that the target accepts it.
+    /// Logs in another connection with this CID, which the target must accept.
     pub fn join(&mut self, cid: u16) -> Cid {
         let request = self.join_request(cid);
         self.try_join(request).unwrap();
@@ -192,7 +192,7 @@ impl Rig {
         self.output_of(CID)
     }
 
-    /// Takes the PDUs that the target has queued on one of its connections.
+    /// Removes and returns the PDUs that the target has queued for connection `cid`.
     pub fn output_of(&mut self, cid: Cid) -> Vec<Pdu> {
         let connection = self.session.connection_mut(cid).unwrap();
         let digests = connection.digests();
@@ -215,14 +215,14 @@ impl Rig {
         self.output_of(cid)
     }
 
-    /// Passes a PDU that must not end the connection. Returns the answers.
+    /// Passes `pdu` to the target, which must keep the connection open. Returns the target's answers.
     pub fn send(&mut self, pdu: Pdu) -> Vec<Pdu> {
         let (result, output) = self.try_frame(frame(pdu));
         result.unwrap();
         output
     }
 
-    /// Returns the next CmdSN and consumes it.
+    /// Returns the CmdSN for the next command, and advances the counter.
     pub fn next_cmd_sn(&mut self) -> Serial {
         let cmd_sn = self.cmd_sn;
         self.cmd_sn = cmd_sn.next();
@@ -285,7 +285,7 @@ impl Rig {
         self.output()
     }
 
-    /// Admits a write, after checking that its admission was requested. Returns the answers.
+    /// Checks that the target has asked whether to admit write `itt`, admits it, and returns the target's answers.
     #[track_caller]
     pub fn admit(&mut self, itt: u32) -> Vec<Pdu> {
         match self.session.poll_event() {
@@ -350,7 +350,7 @@ impl Rig {
     }
 }
 
-/// Returns bytes that depend on their offset in a transfer.
+/// Returns test data in which each byte depends on its offset in the transfer.
 pub fn pattern(offset: usize, length: usize) -> Bytes {
     (offset..offset + length).map(|i| (i / 7 + i) as u8).collect()
 }

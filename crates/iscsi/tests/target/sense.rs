@@ -10,7 +10,7 @@ use crate::rig::{Rig, data_out, r2ts, response};
 
 const FIXED: u8 = 0x70;
 const DESCRIPTOR: u8 = 0x72;
-/// LUN 1, in two of its forms: peripheral and flat space addressing (SAM-5, 4.7).
+/// LUN 1 in two of its formats: peripheral device and flat space addressing (SAM-5, 4.7).
 const OBJECTS: [Lun; 2] = [Lun(0x0001 << 48), Lun(0x4001 << 48)];
 const DISK: Lun = Lun(0);
 

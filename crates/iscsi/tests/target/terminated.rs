@@ -90,7 +90,7 @@ fn a_connection_that_is_not_recovered_in_time() {
             None => rig.session.drop_connection(OTHER, rig.now),
             Some(reason) => log_out(&mut rig, reason),
         }
-        // The initiator still answers on the first connection; only the second one has failed.
+        // Only the second connection has failed: the initiator still answers on the first one.
         rig.now += Duration::from_secs(14);
         let pong = rig.ping(u32::MAX, 0);
         rig.send(Pdu::NopOut(pong));

@@ -1,4 +1,4 @@
-//! SendTargets and other text keys in full feature phase.
+//! Tests SendTargets and other text keys in full feature phase.
 
 use iscsi::{
     Pdu, Ttt,

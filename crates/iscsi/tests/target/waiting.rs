@@ -69,7 +69,7 @@ fn data_behind_a_command_gap_is_bounded_and_writes_without_room_end_in_busy() {
         assert_eq!((busy.itt, busy.status), (Itt(itt), ScsiStatus::Busy as u8));
     }
     assert_eq!(rig.session.waiting_bytes(), 0);
-    // The responses have opened the window again.
+    // The responses to earlier commands have opened the command window again.
     let opened = numbers(&rig.complete(1, good()));
     assert_eq!(opened.exp_cmd_sn, before.exp_cmd_sn.add(127));
     assert!(before.max_cmd_sn.is_before(opened.max_cmd_sn));
@@ -270,7 +270,7 @@ fn a_slow_session_that_makes_progress_stays() {
         }
     }
     assert_eq!(rig.command().data_out.concat().len(), 4 * FIRST);
-    // A gap in CmdSN is filled in time, and then another gap after it.
+    // A gap in the CmdSNs is filled in time, and then a second gap opens behind it.
     let (missing, next) = (rig.read(2, 0), rig.write(3, 512, 512, true));
     let (another, last) = (rig.read(4, 0), rig.write(5, 512, 512, true));
     rig.send(Pdu::ScsiCommand(next));
@@ -310,7 +310,7 @@ fn a_write_that_waits_for_room_ends_in_busy_and_frees_its_first_burst() {
     rig.pass(Duration::from_secs(1)).unwrap();
     assert_eq!(response(&rig.output()).itt, Itt(3));
     assert_eq!(rig.session.lacking_bytes(), 0);
-    // Write 1 keeps its memory and continues.
+    // Write 1 keeps its memory, and its transfer continues.
     assert!(rig.session.poll_timeout().is_some_and(|due| due > rig.now));
     assert_eq!(rig.session.waiting_bytes(), 2 * FIRST);
 }
@@ -407,7 +407,7 @@ fn an_initiator_that_waits_for_the_target_is_not_stalled() {
     }
     rig.session.limit_waiting(2 * FIRST);
     assert_eq!(r2ts(&rig.output()).len(), 1);
-    // The R2T was sent, so from now on the initiator must make progress.
+    // The target has sent an R2T, so from now on the initiator must make progress.
     rig.pass(Duration::from_secs(14)).unwrap();
     let ping = rig.ping(2000, 0);
     rig.send(Pdu::NopOut(ping));

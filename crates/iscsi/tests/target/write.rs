@@ -1,4 +1,4 @@
-//! Immediate, unsolicited and solicited data of writes, and their errors.
+//! Tests immediate, unsolicited and solicited data of writes, and their errors.
 
 use bytes::Bytes;
 use iscsi::{
@@ -170,7 +170,7 @@ fn a_command_that_is_neither_final_nor_a_write_is_rejected() {
     assert_eq!(reject(&rig.send(Pdu::ScsiCommand(command))), RejectReason::InvalidPduField);
 }
 
-/// Begins a write of two bursts of 1024 bytes, both of which are requested.
+/// Begins a write of two bursts of 1024 bytes. The target has requested both with R2Ts.
 fn two_bursts() -> (Rig, Vec<iscsi::pdu::ReadyToTransfer>) {
     let mut rig = Rig::new(
         "InitialR2T=Yes\nImmediateData=No\nMaxOutstandingR2T=2\nFirstBurstLength=512\n\
@@ -323,7 +323,7 @@ fn requested_data_is_bounded_over_all_writes() {
     assert_eq!(response(&pdus[1..]).itt, Itt(1));
     let second = r2ts(&pdus[..1]);
     assert_eq!(second[0].itt, Itt(2));
-    // Write 2, which waits first, is aborted. Write 3 may then continue.
+    // Write 2, which is the first in the queue, is aborted. Write 3 may then continue.
     let request = rig.task_request(iscsi::pdu::TaskFunction::AbortTask, 50, 2);
     let pdus = rig.send(Pdu::TaskRequest(request));
     assert_eq!(r2ts(&pdus[..1])[0].itt, Itt(3));
@@ -376,7 +376,7 @@ fn the_tag_of_an_aborted_write_may_be_used_again_while_others_wait() {
         assert!(matches!(rig.session.poll_event(), Some(TargetEvent::Abort(Itt(4)))));
         assert!(admitted(&mut rig, 4..5).is_empty());
     }
-    // Write 4 is refused while it waits, and its tag is used again.
+    // Write 4 is refused while it waits, and its tag is used for another write.
     assert!(asked_for(&rig.complete(4, TargetCommandOutcome::status(ScsiStatus::Busy))).is_empty());
     assert!(admitted(&mut rig, 4..5).is_empty());
     for (itt, next) in [(1, Some(3)), (2, Some(4)), (3, None), (4, None)] {

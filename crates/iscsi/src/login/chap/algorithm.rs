@@ -12,22 +12,22 @@ pub enum ChapAlgorithm {
     /// The only algorithm of iPXE, Windows and older systems. Collisions of MD5 do not weaken CHAP,
     /// but an eavesdropper can guess secrets fast.
     Md5 = 5,
-    /// Linux supports this since 5.4.
+    /// Linux supports SHA-1 for CHAP since 5.4.
     Sha1 = 6,
-    /// Linux supports this since 5.4. (tgt and IET use the number for SHA-1.)
+    /// Linux supports SHA-256 for CHAP since 5.4. (tgt and IET use this number for SHA-1.)
     Sha256 = 7,
-    /// Linux supports this since 5.4.
+    /// Linux supports SHA3-256 for CHAP since 5.4.
     Sha3 = 8,
 }
 
-/// The result of a hash, with space for the longest one.
+/// A CHAP response (a hash), with space for the longest algorithm.
 pub(super) type ChapResponse = SmallVec<[u8; 32]>;
 
 impl ChapAlgorithm {
-    /// All algorithms, the strongest first.
+    /// All supported hash algorithms of CHAP, strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
-    /// Returns the algorithm with this number in CHAP_A.
+    /// Returns the hash algorithm that has this number in the key CHAP_A.
     pub(super) fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|algorithm| u32::from(algorithm.number()) == number)
     }

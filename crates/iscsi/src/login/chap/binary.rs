@@ -42,7 +42,7 @@ fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Decodes base64 with its mandatory padding (RFC 4648, 4).
+/// Decodes base64 text, which must be padded (RFC 4648, 4).
 fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
     let (groups, []) = digits.as_chunks::<4>() else { return None };
     let (last, groups) = groups.split_last()?;
@@ -54,7 +54,7 @@ fn from_base64(digits: &[u8]) -> Option<Vec<u8>> {
     let mut unpadded = *last;
     unpadded[4 - padding.min(2)..].fill(b'A');
     let tail = from_sextets(&unpadded)?;
-    // Require that unused bits are zero: otherwise two texts would have the same value.
+    // Require that the unused bits of the last digit are 0: otherwise two texts would stand for one value.
     let (kept, rest) = tail.split_at(3 - padding.min(2));
     bytes.extend_from_slice(kept);
     rest.iter().all(|&byte| byte == 0).then_some(bytes)

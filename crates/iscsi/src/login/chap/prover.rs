@@ -22,7 +22,7 @@ pub struct InitiatorChap {
     pub algorithms: Vec<ChapAlgorithm>,
 }
 
-/// The reason why the exchange fails. The connection is then closed.
+/// The reason why CHAP fails at the initiator, which then closes the connection.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(in crate::login) enum ProofFailure {
     Keys(KeyError),
@@ -86,7 +86,7 @@ impl Prover {
         self.state = ChapProverState::Asked;
     }
 
-    /// Processes the keys of one text and appends the answer to `text`.
+    /// Processes the CHAP keys of one login text of the target, and appends the answer to `text`.
     pub(in crate::login) fn receive(
         &mut self,
         keys: &ChapKeys<'_>,

@@ -13,7 +13,7 @@ pub struct ChapSecret(Arc<Zeroizing<Vec<u8>>>);
 /// The shortest secret in bytes: 96 bits (RFC 7143, 9.2.1). Other initiators refuse shorter ones
 /// too.
 pub const SECRET_MIN: usize = 12;
-/// The longest secret in bytes that existing targets and initiators can store.
+/// Maximum length of a CHAP secret in bytes, which existing targets and initiators can store.
 pub const SECRET_MAX: usize = 255;
 
 /// The error for a secret that is too short or too long, with its length in bytes.
@@ -53,7 +53,7 @@ impl fmt::Debug for ChapSecret {
     }
 }
 
-/// A CHAP name (CHAP_N, which is not an iSCSI name) and its secret.
+/// A CHAP name (CHAP_N, which is not an iSCSI name) with its secret.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Credential {
     pub name: String,

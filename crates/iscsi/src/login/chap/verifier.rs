@@ -24,7 +24,7 @@ pub struct ChapTerms {
     /// The accepted algorithms, the most preferred first. The first one that the initiator also
     /// proposes is used.
     pub algorithms: Arc<[ChapAlgorithm]>,
-    /// The credential of this target, for initiators that request mutual CHAP.
+    /// The name and secret of this target, for initiators that require it to prove its identity (mutual CHAP).
     pub mutual: Option<Credential>,
     /// True if CHAP is chosen whenever the initiator offers it, even if None would be accepted.
     pub preferred: bool,
@@ -39,7 +39,7 @@ pub(in crate::login) struct Verifier {
     terms: ChapTerms,
     challenge: Challenge,
     chosen: Option<ChapAlgorithm>,
-    /// CHAP_N as the initiator claims it, for log messages.
+    /// The CHAP name (CHAP_N) that the initiator claims, for log messages.
     pub(in crate::login) claimed: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl Verifier {
         Self { terms, challenge, chosen: None, claimed: None }
     }
 
-    /// Processes the keys of one text and appends the answer to `reply`.
+    /// Processes the CHAP keys of one login text of the initiator, and appends the answer to `reply`.
     pub(in crate::login) fn receive(
         &mut self,
         keys: &ChapKeys<'_>,

@@ -88,7 +88,7 @@ impl DataOutBurst {
         })
     }
 
-    /// Returns the end of the burst as an offset in the command's data.
+    /// Returns the byte offset in the command's data at which this burst ends.
     pub(super) fn end(&self) -> u32 {
         self.end
     }

@@ -1,4 +1,4 @@
-//! The state that the connections of a session share: command window, tasks and queues.
+//! The state that all connections of an initiator's session share: command window, tasks and queues.
 
 use std::{
     collections::VecDeque,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Cid, Itt, Serial, keys::Parameters, pdu::LogoutResponse};
 
-/// The commands of a session, from their submission to their end.
+/// The commands of an initiator's session, from their submission to their completion.
 #[derive(Debug)]
 pub(super) struct SessionCommands {
     pub(super) parameters: Parameters,
@@ -32,7 +32,7 @@ pub(super) struct SessionCommands {
     /// A lower bound of the deadlines of all commands: it may be too early, but never too late.
     earliest_deadline: Option<Instant>,
     pub(super) events: VecDeque<InitiatorEvent>,
-    /// Responses to logouts of failed connections, which the session has not processed yet.
+    /// Responses to logouts of failed connections, which the session still has to process.
     pub(super) logged_out: Vec<LogoutResponse>,
     /// The smoothed round-trip time of pings: 7/8 of the old value and 1/8 of the last ping.
     round_trip: Option<Duration>,
@@ -48,7 +48,7 @@ pub(super) struct QueuedCommand {
 pub(super) enum NextCommand {
     /// A command that was never sent.
     New(QueuedCommand),
-    /// A command that was sent on a failed connection. It keeps its CmdSN.
+    /// Repeat this command, with the CmdSN that it has, because it was sent on a connection that failed.
     Again(Itt),
 }
 
@@ -81,7 +81,7 @@ impl SessionCommands {
         self.parameters.error_recovery_level > 0
     }
 
-    /// Returns true if tasks can move to another connection (error recovery level 2).
+    /// Returns true if the error recovery level is 2, so that tasks can move to another connection.
     pub(super) fn reassigns(&self) -> bool {
         self.parameters.error_recovery_level >= 2
     }
@@ -142,7 +142,7 @@ impl SessionCommands {
         Itt(u32::from(self.controls) << 16 | 0xfffe)
     }
 
-    /// Returns the command to send next, if the window allows one.
+    /// Returns the command to send next; `None` if the queue is empty or the command window is closed.
     pub(super) fn next_to_send(&mut self) -> Option<NextCommand> {
         while let Some(itt) = self.again.pop_front() {
             if self.tasks.get(itt).is_some_and(|task| task.lost) {
@@ -208,7 +208,7 @@ impl SessionCommands {
         self.earliest_deadline
     }
 
-    /// Ends the queued commands whose time-out is over before they could be sent.
+    /// Completes the queued commands that have reached their time-out before they were sent.
     pub(super) fn expire_waiting(&mut self, now: Instant) {
         let (expired, waiting): (VecDeque<_>, _) =
             self.queue.drain(..).partition(|waiting: &QueuedCommand| waiting.deadline <= now);

@@ -1,4 +1,4 @@
-//! One connection of a session at the initiator: sends commands and their data.
+//! A connection of a session at the initiator: sends commands and their data.
 
 use std::{
     collections::VecDeque,
@@ -46,7 +46,7 @@ pub(super) struct InitiatorConnection {
     pub(super) counters: InitiatorPduCounters,
 }
 
-/// Records when the target was last active on one connection, and its unanswered ping.
+/// The last activity of the target on one connection, and the ping that it has not answered.
 pub(super) struct TargetLiveness {
     /// When a PDU was last received.
     pub(super) last_message: Instant,
@@ -60,7 +60,7 @@ pub(super) struct TargetLiveness {
     pub(super) probe_after: Duration,
 }
 
-/// The lost PDUs of one connection, in either direction.
+/// The PDUs that were lost on one connection, in either direction.
 #[derive(Default)]
 pub(super) struct PduLosses {
     /// The time since when a PDU of the target is known to be missing.
@@ -73,7 +73,7 @@ pub(super) struct PduLosses {
     pub(super) missed: Option<(Serial, Instant)>,
 }
 
-/// Counters of the PDUs of a connection, and of the data bytes in them.
+/// Counters of one connection: the PDUs in each direction, and the bytes of data in them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorPduCounters {
     pub pdus_out: u64,
@@ -89,7 +89,7 @@ pub struct InitiatorPduCounters {
     pub snacks: u64,
     /// Commands that were sent again with their CmdSN because the target had not received them.
     pub retries: u64,
-    /// Tasks that were moved to this connection by TASK REASSIGN.
+    /// Number of tasks that TASK REASSIGN has moved to this connection.
     pub reassigned: u64,
 }
 
@@ -100,7 +100,7 @@ pub(super) struct Ping {
     pub(super) cmd_sn: Serial,
     /// The end of the ping as a position in the output of the connection ([`PduOutput::end`]).
     pub(super) end: u64,
-    /// True if the answer was late and the other connections were therefore pinged, too.
+    /// True if the answer was late, so that the other connections were pinged, too.
     pub(super) suspected: bool,
 }
 
@@ -131,9 +131,9 @@ pub(super) enum Logout {
     /// A logout was requested, so no new commands are sent. The logout is sent at this time at the
     /// latest.
     Draining(Instant),
-    /// The logout was sent, for this connection or for the session.
+    /// This connection has sent a logout of itself or of the session, and waits for the response.
     Sent { itt: Itt, deadline: Instant, scope: LogoutScope },
-    /// Another connection is logging out the session.
+    /// The session is being logged out by a request on another connection.
     Ending,
     /// The logout was answered. The next login must wait for `time2wait` seconds.
     Done { time2wait: u16, result: LogoutResult, scope: LogoutScope },
@@ -208,7 +208,7 @@ impl InitiatorConnection {
             || self.losses.missing_since.is_some()
     }
 
-    /// Returns true if commands may be sent on this connection.
+    /// Returns true if this connection may send commands: no logout of it was begun.
     pub(super) fn is_open(&self) -> bool {
         matches!(self.logout, Logout::No)
     }
@@ -260,7 +260,7 @@ impl InitiatorConnection {
         Ok(())
     }
 
-    /// Assigns a task to this connection (connection allegiance).
+    /// Assigns a task to this connection, on which all its PDUs then travel (connection allegiance).
     pub(super) fn adopt(&mut self, commands: &mut SessionCommands, itt: Itt) {
         let task = commands.tasks.get_mut(itt).expect("the caller has found it");
         (task.allegiance, task.lost) = (self.cid, false);
@@ -269,7 +269,7 @@ impl InitiatorConnection {
         commands.note_deadline(deadline);
     }
 
-    /// Removes an ended task from this connection.
+    /// Removes a completed task from this connection and from the session.
     pub(super) fn finish(
         &mut self,
         commands: &mut SessionCommands,
@@ -336,7 +336,7 @@ impl InitiatorConnection {
         }
     }
 
-    /// Returns the task of a received PDU, which must belong to this connection.
+    /// Returns the task to which a received PDU belongs. Fails if that task is not on this connection.
     pub(super) fn task<'a>(
         &self,
         commands: &'a mut SessionCommands,

@@ -1,4 +1,4 @@
-//! Requests of a connection other than commands: pings, task management functions, text, logout.
+//! The requests of a connection that are not SCSI commands: pings, task management, text and logout.
 
 use std::time::{Duration, Instant};
 
@@ -223,7 +223,7 @@ impl InitiatorConnection {
         }));
     }
 
-    /// Returns the number of TASK REASSIGN requests on this connection that are not answered.
+    /// Returns the number of TASK REASSIGN requests on this connection without a response.
     pub(super) fn reassigning(&self) -> usize {
         let is_reassign =
             |request: &&PendingTaskManagement| matches!(request.kind, Management::Reassign { .. });

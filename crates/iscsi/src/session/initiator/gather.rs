@@ -1,4 +1,4 @@
-//! Collects the Data-In PDUs of one command without copying.
+//! Assembles the data of a read command from its Data-In PDUs without copying it.
 
 use bytes::{Bytes, BytesMut};
 
@@ -16,7 +16,7 @@ pub(super) struct DataInGather {
     /// The most bytes of Data-In that the command accepts.
     expected: u32,
     received: u32,
-    /// The DataSN of the next PDU: all PDUs before it have arrived.
+    /// The DataSN that is expected next: all Data-In PDUs of the command before it have arrived.
     data_sn: u32,
     /// True if the next PDU may have any number: see [`Self::accept_any_number`].
     any_number: bool,
@@ -28,17 +28,17 @@ pub(super) struct DataInGather {
     /// A data acknowledgment that the target has requested and that waits for lost PDUs.
     requested: Option<(Ttt, Lun)>,
     pieces: DataSegment,
-    /// After the first few pieces, small pieces are copied together here.
+    /// After the first few pieces of data, small pieces are joined here by copying them.
     small: BytesMut,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DataInArrival {
-    /// The PDU is new.
+    /// The PDU has the expected DataSN.
     New,
     /// The PDU is new, and it shows that `count` PDUs from DataSN `first` on were lost.
     After { first: u32, count: u32 },
-    /// The PDU had arrived before.
+    /// A PDU with this DataSN had arrived before.
     Repeated,
 }
 
@@ -139,7 +139,7 @@ impl DataInGather {
         }
     }
 
-    /// Adds the PDUs that arrived earlier and are next now.
+    /// Appends the data of the PDUs that arrived early and whose turn has come.
     fn append_ahead(&mut self) -> Result<(), InitiatorSessionError> {
         while self.ahead.first().is_some_and(|pdu| pdu.data_sn == self.data_sn) {
             let next = self.ahead.remove(0);
@@ -201,7 +201,7 @@ impl DataInGather {
         self.data_sn
     }
 
-    /// Discards everything, because the command is sent again.
+    /// Discards all received data, because the command is sent to the target again.
     pub(super) fn start_again(&mut self) {
         *self = Self::new(self.expected);
     }

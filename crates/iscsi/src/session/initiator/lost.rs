@@ -1,4 +1,4 @@
-//! The state of a failed connection until its tasks continue elsewhere or end.
+//! The recovery of a failed connection, until its tasks continue on another one or fail.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ pub(super) struct FailedConnection {
 /// The steps of the recovery of one connection, in their order; see the module `recovery`.
 #[derive(Debug)]
 pub(super) enum ConnectionRecoveryStep {
-    /// The recovery may start at this time (Time2Wait).
+    /// The recovery may start at this time, after the Time2Wait that was negotiated.
     Waiting(Instant),
     LoggingOut {
         on: Cid,

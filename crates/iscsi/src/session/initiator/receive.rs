@@ -201,7 +201,7 @@ impl InitiatorConnection {
             if expected < pdu.r2t_sn
                 && let Some((first, count)) = task.miss_r2t(pdu.r2t_sn, expected)
             {
-                // Drop this R2T: the SNACK requests the missing PDUs and this one.
+                // Drop this R2T, which came after a gap: the SNACK requests it again with the missing PDUs.
                 self.ask_for_data(pdu.itt, first, count, now);
             }
             return Ok(());
@@ -279,7 +279,7 @@ impl InitiatorConnection {
         };
         let itt = Itt(u32::from_be_bytes([header[16], header[17], header[18], header[19]]));
         match (header[0] & 0x3f, pdu.reason) {
-            // The command arrived damaged, so send it again.
+            // The target rejects the command because its data arrived damaged: send the command again.
             (OPCODE_SCSI_COMMAND, RejectReason::DataDigestError) if commands.recovers() => {
                 match self.find_task(commands, itt)? {
                     Some(_) => self.retry(commands, itt),
@@ -308,7 +308,7 @@ impl InitiatorConnection {
                 self.liveness.ping = None;
                 Ok(())
             }
-            // Do nothing: the target will end the command with a status.
+            // Ignore the rejected Data-Out: the target will complete the command with a status.
             (OPCODE_DATA_OUT, _) => Ok(()),
             (OPCODE_SNACK, reason) => self.handle_refused_snack(commands, header, itt, reason),
             (OPCODE_TASK_REQUEST, RejectReason::ImmediateCommandReject) => {

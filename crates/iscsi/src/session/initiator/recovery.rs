@@ -84,7 +84,7 @@ impl InitiatorSession {
         self.recover(now);
     }
 
-    /// Ends the session for this reason, if it has not ended yet.
+    /// Ends the session because of `error`, unless it has ended already.
     pub(super) fn end(&mut self, error: InitiatorSessionError) {
         self.over.get_or_insert(error);
     }
@@ -112,12 +112,12 @@ impl InitiatorSession {
         })
     }
 
-    /// Marks the tasks of a connection as being without one.
+    /// Marks all tasks of connection `cid` as being without a connection.
     pub(super) fn mark_lost(&mut self, cid: Cid, now: Instant) {
         for (_, task) in self.commands.tasks.iter_mut() {
             if task.allegiance == cid {
                 task.lost = true;
-                // The abort starts again when the task has another connection.
+                // Let the time-out expire at once: the abort is sent again when the task has another connection.
                 if task.abort.take().is_some() {
                     task.deadline = now;
                 }
@@ -176,7 +176,7 @@ impl InitiatorSession {
         self.reassign(now);
     }
 
-    /// Logs out a failed connection on an open one.
+    /// Logs out a failed connection, with a request on an open connection.
     fn log_out_lost(&mut self, at: usize, now: Instant) {
         let reason = if self.commands.reassigns() {
             LogoutReason::RemoveConnectionForRecovery

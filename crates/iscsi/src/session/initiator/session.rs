@@ -1,4 +1,4 @@
-//! A session at the initiator: its connections, and the distribution of commands to them.
+//! An initiator's session: its connections, and the distribution of commands to them.
 
 use std::{
     collections::VecDeque,
@@ -43,7 +43,7 @@ pub struct InitiatorSession {
     pub(super) lost: VecDeque<FailedConnection>,
     /// While the session has no connection: the time until which the target keeps its tasks.
     pub(super) kept_until: Option<Instant>,
-    /// The reason why the session has ended; `None` while it continues.
+    /// The error that has ended the session; `None` while it continues.
     pub(super) over: Option<InitiatorSessionError>,
 }
 
@@ -65,7 +65,7 @@ pub struct JoinedConnection {
     pub digests: Digests,
     /// The longest data segment in bytes that the target accepts.
     pub max_send_data_segment_length: u32,
-    /// The next StatSN that the target will send on this connection.
+    /// The StatSN that the target uses next on this connection.
     pub exp_stat_sn: Serial,
     /// ExpCmdSN in the last response of the login.
     pub exp_cmd_sn: Serial,
@@ -77,7 +77,7 @@ pub struct JoinedConnection {
 /// connection with the smaller load.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ConnectionLoad {
-    /// Bytes of data of the commands in flight, in either direction.
+    /// Number of data bytes of the commands in flight on this connection, in both directions.
     pub bytes: u64,
     pub commands: u32,
 }
@@ -163,7 +163,7 @@ impl InitiatorSession {
         self.commands.waiting()
     }
 
-    /// Returns the CmdSN for the login of another connection.
+    /// Returns the CmdSN with which another connection of this session has to log in.
     #[must_use]
     pub fn cmd_sn(&self) -> Serial {
         self.commands.window.cmd_sn()

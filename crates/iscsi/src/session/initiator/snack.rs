@@ -39,7 +39,7 @@ impl InitiatorConnection {
                 unreachable!("the opcode says what it is")
             };
             if pdu.status.is_some() {
-                // Only mark the status as missing: it is sent again together with the data.
+                // Mark the status as missing, but do not request it: the target sends it again with the data.
                 self.statuses.expect(stat_sn.next());
             }
             if let Some(task) = self.find_task(commands, itt)?
@@ -98,7 +98,7 @@ impl InitiatorConnection {
         self.send_snack(SnackKind::DataOrR2t, Lun(0), itt, Ttt::NONE, first, count);
     }
 
-    /// Sends a SNACK for the first gap in the statuses, if there is one.
+    /// Sends a SNACK for the first gap in the received status numbers (StatSN), if there is one.
     pub(super) fn ask_for_statuses(&mut self, now: Instant) {
         let Some((first, count)) = self.statuses.missing() else { return };
         self.losses.missing_since.get_or_insert(now);

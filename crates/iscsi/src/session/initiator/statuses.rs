@@ -6,7 +6,7 @@ use crate::Serial;
 
 #[derive(Debug)]
 pub(super) struct Statuses {
-    /// ExpStatSN: all statuses before it have arrived and are acknowledged.
+    /// ExpStatSN: all responses with a lower StatSN have arrived and are acknowledged.
     exp: Serial,
     /// The states of StatSN `exp` and of those after it. Empty unless a status was lost or is held.
     /// The first entry is never `Settled`.
@@ -15,7 +15,7 @@ pub(super) struct Statuses {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum StatSnState {
-    /// The target has sent the status, but it has not arrived.
+    /// The target has sent the response with this StatSN, but the initiator has not received it.
     Missing,
     /// The status has arrived, but data of its task is missing, so it must not be acknowledged.
     Held,
@@ -25,9 +25,9 @@ enum StatSnState {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Arrival {
-    /// The StatSN is the next expected one.
+    /// The response has the StatSN that is expected next.
     Next,
-    /// The status is new, and at least one status before it is missing.
+    /// The response is new, and at least one response with a lower StatSN is missing.
     OutOfOrder,
     Repeated,
     /// The StatSN is further ahead than a correct target can be.

@@ -22,14 +22,14 @@ pub struct CommandRequest {
     pub lun: Lun,
     pub cdb: Cdb,
     pub transfer: DataPhase,
-    /// The time-out, counted from the submission. After it, the command is aborted.
+    /// The command is aborted when this time has passed since its submission.
     pub time_out: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub enum DataPhase {
     None,
-    /// Data-In of at most this number of bytes.
+    /// The command reads at most this number of bytes (Data-In).
     In(u32),
     /// Data-Out: all data of the command, at most `u32::MAX` bytes.
     Out(Bytes),
@@ -85,7 +85,7 @@ pub enum CommandFailure {
     TimedOut,
     #[error("the target rejected the command: {0:?}")]
     Rejected(RejectReason),
-    /// An iSCSI response code other than 0 (RFC 7143, 11.4.3).
+    /// The target has answered with this iSCSI response code, which is not 0 (RFC 7143, 11.4.3).
     #[error("the target failed the command with response code {0:#04x}")]
     Response(u8),
     /// The target answered with a status byte that SAM-5 does not define.
@@ -93,7 +93,7 @@ pub enum CommandFailure {
     Status(u8),
 }
 
-/// A command that was sent and is not answered yet.
+/// A command that the initiator has sent and the target has not answered.
 #[derive(Debug)]
 pub(super) struct InitiatorTask {
     pub(super) request: CommandRequest,
@@ -106,7 +106,7 @@ pub(super) struct InitiatorTask {
     /// True if the connection of the task has failed. The task then waits to be moved to another
     /// connection.
     pub(super) lost: bool,
-    /// The number of times that the command was sent again with its CmdSN.
+    /// Number of times that the command was sent again with the same CmdSN.
     pub(super) retries: u32,
     /// When the command is aborted. Once the abort is sent, the time at which the wait for its
     /// answer ends.
@@ -126,7 +126,7 @@ pub(super) struct InitiatorTask {
     pub(super) sent: u32,
     /// The number of R2Ts whose data is not sent completely.
     pub(super) open_r2ts: u16,
-    /// The status, if it has arrived while data is still missing.
+    /// The status of the command, if it has arrived before all data of the command.
     pub(super) status: Option<TaskFinalStatus>,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct TaskFinalStatus {
 }
 
 impl InitiatorTask {
-    /// Makes the task of a command that was not sent yet.
+    /// Creates the task of a command that is still to be sent.
     pub(super) fn new(
         request: CommandRequest,
         order: u64,
@@ -220,7 +220,7 @@ impl InitiatorTask {
         }
     }
 
-    /// Prepares the task for its new connection, after a TASK REASSIGN.
+    /// Resets the R2T state of the task, which a TASK REASSIGN has moved to another connection.
     pub(super) fn forget_r2ts(&mut self) {
         (self.r2t_sn, self.open_r2ts, self.status) = (None, 0, None);
         if self.is_bidirectional() {
@@ -288,7 +288,7 @@ impl TaskTable {
         self.places[usize::from(itt.0 as u16)].task.take()
     }
 
-    /// Returns all tasks with their tags, in no particular order.
+    /// Returns all tasks with their initiator task tags, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Itt, &InitiatorTask)> {
         self.places.iter().enumerate().filter_map(|(index, place)| {
             let itt = Itt(u32::from(place.generation) << 16 | index as u32);
@@ -296,7 +296,7 @@ impl TaskTable {
         })
     }
 
-    /// Returns all tasks with their tags for changes, in no particular order.
+    /// Returns all tasks with their initiator task tags for modification, in no particular order.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Itt, &mut InitiatorTask)> {
         self.places.iter_mut().enumerate().filter_map(|(index, place)| {
             let itt = Itt(u32::from(place.generation) << 16 | index as u32);

@@ -2,12 +2,12 @@
 
 use crate::{Serial, pdu::Numbers};
 
-/// The range of CmdSNs that the initiator may send now.
+/// The range of CmdSNs with which the initiator may send commands at present.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorCommandWindow {
     /// The CmdSN that the next command gets.
     cmd_sn: Serial,
-    /// The target has received all commands before this CmdSN.
+    /// ExpCmdSN: the target has received all commands with a lower CmdSN.
     exp_cmd_sn: Serial,
     /// The last CmdSN that the target accepts.
     max_cmd_sn: Serial,
@@ -22,7 +22,7 @@ impl InitiatorCommandWindow {
         Self { cmd_sn, exp_cmd_sn: cmd_sn, max_cmd_sn }
     }
 
-    /// Returns the CmdSN of the next command. Immediate commands carry it without consuming it.
+    /// Returns the CmdSN of the next command. Immediate commands carry this number without consuming it.
     #[must_use]
     pub fn cmd_sn(&self) -> Serial {
         self.cmd_sn
@@ -35,19 +35,19 @@ impl InitiatorCommandWindow {
         self.exp_cmd_sn
     }
 
-    /// Returns true if another command may be sent now.
+    /// Returns true if the window of CmdSNs allows another command.
     #[must_use]
     pub fn is_open(&self) -> bool {
         !self.max_cmd_sn.is_before(self.cmd_sn)
     }
 
-    /// Returns the number of commands that may be sent now.
+    /// Returns the number of commands that the window of CmdSNs allows at present.
     #[must_use]
     pub fn room(&self) -> u32 {
         if self.is_open() { self.max_cmd_sn.next().distance_from(self.cmd_sn) } else { 0 }
     }
 
-    /// Returns the CmdSN for a command and consumes it.
+    /// Returns the CmdSN for the next command, and advances the counter.
     pub fn take(&mut self) -> Serial {
         debug_assert!(self.is_open(), "a command outside the window");
         let taken = self.cmd_sn;

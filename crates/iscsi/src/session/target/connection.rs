@@ -1,4 +1,4 @@
-//! One connection in full feature phase: its statuses, digests and output.
+//! A connection in full feature phase at the target: its statuses, digests and output.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -28,7 +28,7 @@ pub struct Connection {
     cid: Cid,
     pub(super) instance: Instance,
     pub(super) stat_sn: Serial,
-    /// The initiator has acknowledged all statuses before this one.
+    /// The initiator has acknowledged all responses with a StatSN below this one.
     pub(super) acknowledged: Serial,
     /// Statuses and data that were sent and are not acknowledged. Kept only from error recovery
     /// level 1 on, to be sent again.
@@ -57,7 +57,7 @@ pub(super) struct ConnectionWrites {
     pub(super) waiting: VecDeque<Itt>,
     /// Since when there is not enough memory for the data of the first write in `waiting`.
     pub(super) lacks_room_since: Option<Instant>,
-    /// The number of bytes that writes in progress have requested or may request now.
+    /// Bytes of write data that R2Ts on this connection have requested, or may request at present.
     pub(super) solicited: u64,
 }
 
@@ -69,7 +69,7 @@ impl ConnectionWrites {
     }
 }
 
-/// Records when the initiator was last active on one connection, and our unanswered ping.
+/// The last activity of the initiator on one connection, and the ping that it has not answered.
 #[derive(Debug)]
 pub(super) struct ConnectionLiveness {
     /// When a PDU was last received.
@@ -92,7 +92,7 @@ pub enum TargetSessionError {
     /// do not send it again.
     #[error("data digest error in a PDU that takes part in command order")]
     DataDigest,
-    /// The initiator has sent neither an answer to our NOP-In nor any other PDU.
+    /// The initiator has answered neither the target's ping (NOP-In) nor sent any other PDU in time.
     #[error("no PDU from the initiator since a NOP-In")]
     Silent,
     /// The initiator does not acknowledge statuses.
@@ -194,7 +194,7 @@ impl Connection {
         self.parameters.digests
     }
 
-    /// Returns the compression in both directions after the login.
+    /// Returns the compression of this connection since its login, which is used in both directions.
     #[must_use]
     pub fn compression(&self) -> Option<Compression> {
         self.parameters.compression
@@ -213,13 +213,13 @@ impl Connection {
         self.parameters.max_recv_data_segment_length
     }
 
-    /// Returns the output that is not sent yet.
+    /// Returns the PDUs that are still to be sent on this connection.
     #[must_use]
     pub fn output(&self) -> &PduOutput {
         &self.output
     }
 
-    /// Returns the output, from which the driver removes the bytes that it has sent.
+    /// Returns the output, from which the driver removes the bytes that it has written to the socket.
     pub fn output_mut(&mut self) -> &mut PduOutput {
         &mut self.output
     }
@@ -236,7 +236,7 @@ impl Connection {
         self.counters
     }
 
-    /// Closes a connection that another connection has logged out or replaced. Drops its output.
+    /// Closes this connection, because another one has logged it out or replaced it. Drops its output.
     pub(super) fn close_at_once(&mut self) {
         self.closing = true;
         self.output = PduOutput::default();

@@ -1,4 +1,4 @@
-//! Events of the session for its driver, and the outcomes that the driver returns.
+//! The events that the target's session passes to its driver, and the results that the driver returns.
 
 use scsi::{AdmittedCommand, Cdb, Lun, ObjectSense, ScsiStatus, Sense};
 
@@ -7,12 +7,12 @@ use crate::{Cid, DataSegment, Itt, pdu::TaskFunction};
 /// A request of the session to its driver. The driver must process events in order.
 #[derive(Clone, Debug)]
 pub enum TargetEvent {
-    /// Execute a command, then call `complete`.
+    /// Execute this SCSI command, then call `complete`.
     Command(ReceivedCommand),
     /// Decide if the session may request the data of a write. Call `admit` to permit this, or
     /// `complete` to refuse the write.
     Admission(WriteAdmission),
-    /// Discard a command. The session will not send its outcome.
+    /// Discard the command with this tag. The session will not send its result.
     Abort(Itt),
     /// Commands for this unit were aborted because their connection ended. Raise the unit attention
     /// condition SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT at the unit (RFC 7143, 11.14.5). The
@@ -22,11 +22,11 @@ pub enum TargetEvent {
     /// WARM RESET and TARGET COLD RESET, the session has already sent an `Abort` for each of its
     /// own tasks; see [`ManagementRequest`].
     Management(ManagementRequest),
-    /// The initiator asks for targets on this connection. Answer with `answer_send_targets`.
+    /// The initiator has asked for a list of targets on this connection. Answer with `answer_send_targets`.
     SendTargets(Cid, SendTargets),
 }
 
-/// A command that has arrived with all its data.
+/// A SCSI command that has arrived together with all data that it writes.
 #[derive(Clone, Debug)]
 pub struct ReceivedCommand {
     pub itt: Itt,
@@ -35,7 +35,7 @@ pub struct ReceivedCommand {
     pub cdb: Cdb,
     /// The three ATTR bits (RFC 7143, 11.3.1).
     pub attribute: u8,
-    /// The data of a write in the order of its offsets, in pieces.
+    /// The data of a write in pieces, in the order of their offsets.
     pub data_out: DataSegment,
     /// The most bytes of Data-In that the initiator accepts.
     pub data_in_capacity: u32,
@@ -50,11 +50,11 @@ pub struct WriteAdmission {
     pub itt: Itt,
     pub lun: Lun,
     pub cdb: Cdb,
-    /// The length of the write in bytes, as the initiator announced it.
+    /// The length of the write in bytes, as the initiator's command states it.
     pub data_out_length: u32,
 }
 
-/// A task management function for one unit, or for all of them.
+/// A task management function that concerns one unit or all units.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ManagementRequest {
     pub itt: Itt,
@@ -82,16 +82,16 @@ impl ManagementRequest {
 pub enum SendTargets {
     /// All targets that the initiator may see; only in a discovery session.
     All,
-    /// The target with this name.
+    /// List the target with this name.
     Named(String),
-    /// The target that this session is logged in to.
+    /// List the target to which this session is logged in.
     Own,
 }
 
 #[derive(Clone, Debug)]
 pub struct TargetCommandOutcome {
     pub status: ScsiStatus,
-    /// The sense data. It is sent only with the status CHECK CONDITION.
+    /// The sense data, which is sent only with the status CHECK CONDITION.
     pub sense: Option<Sense>,
     /// The descriptors that an object storage device adds to `sense`.
     pub object_sense: Option<Box<ObjectSense>>,

@@ -10,17 +10,17 @@ use crate::{Itt, Ttt};
 pub(super) struct Exchange {
     pub(super) itt: Itt,
     pub(super) ttt: Ttt,
-    /// The initiator's text, as far as it has arrived. `handle_text` limits its length.
+    /// The part of the initiator's text request that has arrived. `handle_text` limits its length.
     pub(super) question: Vec<u8>,
-    /// The part of the target's answer that is still to be sent.
+    /// The part of the target's text response that is still to be sent.
     pub(super) answer: Bytes,
 }
 
-/// A text request with SendTargets. It waits until the driver has listed the targets.
+/// A text request with SendTargets, which waits until the driver has listed the targets.
 #[derive(Debug)]
 pub(super) struct PendingText {
     pub(super) exchange: Exchange,
     pub(super) is_final: bool,
-    /// The answers to the other keys of the request.
+    /// The answers to the keys of the request other than SendTargets.
     pub(super) answers: Vec<u8>,
 }

@@ -25,7 +25,7 @@ pub struct LoginPhase {
     /// The next StatSN; `None` until the first request has arrived.
     stat_sn: Option<Serial>,
     cmd_sn: Serial,
-    /// True if the first request names an existing session (TSIH other than 0).
+    /// True if the connection joins an existing session: its first login request has a TSIH other than 0.
     joins: bool,
     deadline: Instant,
     output: PduOutput,
@@ -34,7 +34,7 @@ pub struct LoginPhase {
 
 #[derive(Debug)]
 pub enum LoginProgress<'a> {
-    /// The login continues; write the output, if there is any.
+    /// The login continues. Write the output to the socket, if there is any.
     Continue,
     /// Negotiation and authentication have succeeded: call `accept`, `join` or `refuse`.
     Established(&'a EstablishedLogin),
@@ -93,18 +93,18 @@ impl LoginPhase {
         self.login.reason()
     }
 
-    /// Returns the output that is not sent yet.
+    /// Returns the login PDUs that are still to be sent.
     #[must_use]
     pub fn output(&self) -> &PduOutput {
         &self.output
     }
 
-    /// Returns the output, from which the driver removes the bytes that it has sent.
+    /// Returns the output, from which the driver removes the bytes that it has written to the socket.
     pub fn output_mut(&mut self) -> &mut PduOutput {
         &mut self.output
     }
 
-    /// Returns when to call `handle_timeout`.
+    /// Returns the time at which the driver has to call `handle_timeout`.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         self.deadline
@@ -226,7 +226,7 @@ impl LoginPhase {
 }
 
 impl Session {
-    /// Checks that a connection with this login may be added to the session.
+    /// Checks that a connection with this login may join the session.
     fn may_join(&self, login: &EstablishedLogin) -> Result<(), LoginStatus> {
         let is_meant = !self.ended
             && login.tsih == self.tsih()

@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    /// Moves a task to another connection, on which it continues.
+    /// Moves the task `itt` to the connection `to`, on which its transfer continues.
     pub(super) fn move_task(&mut self, itt: Itt, to: usize) {
         let Some(task) = self.tasks.by_tag.get_mut(&itt) else { return };
         let connection = &mut self.connections[to];
@@ -187,7 +187,7 @@ impl Session {
         }
     }
 
-    /// Ends the session and all its tasks. Its connections only send their queued output.
+    /// Ends the session and all its tasks. The connections then send only the output that is queued.
     pub(super) fn end_all(&mut self) {
         self.ended = true;
         self.order.window.discard_held(|_| true);

@@ -38,7 +38,7 @@ impl Session {
                 | TaskFunction::TargetColdReset),
             ) => self.begin_management(at, request, function),
             Ok(TaskFunction::TaskReassign) => self.reassign(at, request),
-            // The target refuses commands with NACA=1, so there is no ACA condition to clear.
+            // CLEAR ACA is not supported: the target refuses commands with NACA=1, so no ACA condition ever exists.
             Ok(TaskFunction::ClearAca) | Err(_) => {
                 self.respond_to_management(at, itt, TaskFunctionResult::NotSupported);
             }

@@ -18,7 +18,7 @@ pub(super) struct CommandOrder {
     pub(super) hole: Option<(Serial, Stall)>,
 }
 
-/// A PDU that arrived before its turn, with the data that belongs to it.
+/// A PDU that was received before an earlier CmdSN, with the data that belongs to it.
 #[derive(Debug)]
 pub(super) struct Early {
     pub(super) pdu: Pdu,

@@ -37,13 +37,13 @@ pub(super) struct Postponed {
 }
 
 impl Postponed {
-    /// Returns true if the function will end `task`.
+    /// Returns true if this task management function will end `task`.
     pub(super) fn is_about(&self, task: &TargetTask) -> bool {
         let is_unit = self.request.unit().is_none_or(|lun| is_same_unit(task.lun, lun));
         task.stage != TargetTaskStage::Management && is_unit && task.comes_before(self.cmd_sn)
     }
 
-    /// Returns when `check_postponed` must look at the function again.
+    /// Returns the time at which `check_postponed` has to check this function again.
     pub(super) fn due(&self) -> Instant {
         self.bursts_until.map_or(self.until, |bursts| bursts.min(self.until))
     }

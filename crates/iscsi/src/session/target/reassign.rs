@@ -1,4 +1,4 @@
-//! TASK REASSIGN: a task continues on another connection (RFC 7143, 7.2.2, 11.5.1, 11.5.6).
+//! TASK REASSIGN, with which a task continues on another connection (RFC 7143, 7.2.2, 11.5.1, 11.5.6).
 
 use crate::{
     Itt,

@@ -14,7 +14,7 @@ use crate::{
 use super::{connection::TargetSessionError, order::Early, session::Session, waiting::Stall};
 
 impl Session {
-    /// Processes a PDU that has arrived on this connection.
+    /// Processes a PDU that the target has received on connection `cid`.
     pub fn handle_frame(
         &mut self,
         cid: Cid,
@@ -32,7 +32,7 @@ impl Session {
         let PduFrame { bhs, ahs, data, is_shared, data_digest_error } = frame;
         self.writes.is_shared = is_shared;
         if bhs[0] & FROM_TARGET != 0 {
-            // This opcode belongs to PDUs that only targets send.
+            // Only targets send PDUs with this opcode, so reject the PDU.
             self.reject(at, RejectReason::CommandNotSupported, &bhs);
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl Session {
                 charge.add(data.len());
                 *data = unshared(std::mem::take(data), self.writes.is_shared);
             } else {
-                // Replace the `Bytes`: `Bytes::clear` would keep its memory.
+                // Assign an empty `Bytes`, which frees the memory; `Bytes::clear` would not.
                 *data = bytes::Bytes::new();
                 is_shed = true;
             }
@@ -169,7 +169,7 @@ impl Session {
         }
     }
 
-    /// Processes a PDU in command order whose turn has come, or an immediate one.
+    /// Processes an immediate PDU, or one for whose CmdSN the session was waiting.
     fn take_turn(&mut self, at: usize, pdu: Pdu, bhs: &Bhs) {
         match pdu {
             Pdu::ScsiCommand(command) => self.handle_command(at, command, bhs),

@@ -41,7 +41,7 @@ impl Session {
         self.tasks.descriptor_sense_units = units;
     }
 
-    /// Sends the Data-In and the status of a command, and ends its task.
+    /// Sends the data and the status of the command `itt`, and ends its task.
     pub(super) fn finish(&mut self, itt: Itt, outcome: TargetCommandOutcome) {
         let Some(task) = self.tasks.end_if(itt, |task| task.stage != TargetTaskStage::Management)
         else {

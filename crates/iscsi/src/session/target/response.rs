@@ -19,11 +19,11 @@ pub(super) struct CommandResponse {
     pub(super) lun: Lun,
     pub(super) status: u8,
     pub(super) sense: Bytes,
-    /// The format that the sense data of this command must have.
+    /// The format of the sense data of this command: fixed or descriptor.
     sense_format: SenseFormat,
     pub(super) residual: Residual,
     pub(super) bidirectional_read_residual: Residual,
-    /// The Data-In; empty if it was discarded, see `is_forgotten`.
+    /// The data that the command returns; empty if it was discarded, see `is_forgotten`.
     pub(super) data: DataSegment,
     /// The length of the Data-In in bytes, even after `data` was discarded.
     pub(super) length: u32,
@@ -33,7 +33,7 @@ pub(super) struct CommandResponse {
     pub(super) collapses: bool,
     /// The tag of the last R-Data SNACK, otherwise 0.
     pub(super) snack_tag: u32,
-    /// The tag that an acknowledgment of this response's data must carry.
+    /// The target transfer tag that the initiator has to repeat when it acknowledges this data.
     pub(super) ttt: Ttt,
     /// The number of R2Ts that were sent. The Data-In of a bidirectional command is numbered after
     /// them (RFC 7143, 11.8.2).
@@ -45,9 +45,9 @@ pub(super) struct CommandResponse {
 pub(super) struct DataInLayout {
     pub(super) data_sn: u32,
     pub(super) offset: u32,
-    /// The most bytes in one PDU.
+    /// Maximum number of data bytes in one Data-In PDU.
     pub(super) segment: u32,
-    /// Sequences end at multiples of this number of bytes.
+    /// A sequence of Data-In PDUs ends at each multiple of this number of bytes (MaxBurstLength).
     pub(super) burst: u32,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct DataInPart {
 }
 
 impl DataInLayout {
-    /// Returns the parts of the data up to offset `length`, one for each PDU.
+    /// Divides the data before offset `length` into parts, one for each Data-In PDU.
     pub(super) fn parts(mut self, length: u32) -> impl Iterator<Item = DataInPart> {
         let (segment, burst) = (self.segment.max(1), self.burst.max(1));
         std::iter::from_fn(move || {
@@ -75,7 +75,7 @@ impl DataInLayout {
         })
     }
 
-    /// Returns the DataSN that follows the last PDU of data with this length.
+    /// Returns the DataSN that follows the last Data-In PDU of `length` bytes of data.
     pub(super) fn end(self, length: u32) -> u32 {
         self.parts(length).last().map_or(self.data_sn, |part| part.data_sn.wrapping_add(1))
     }
@@ -137,7 +137,7 @@ impl CommandResponse {
         if self.data.is_empty() { 0 } else { self.length as usize }
     }
 
-    /// Discards the data to free memory. It cannot be sent again afterwards.
+    /// Discards the data to free its memory, so it cannot be sent again afterwards.
     pub(super) fn forget(&mut self) {
         self.data = DataSegment::new();
     }
@@ -162,7 +162,7 @@ impl CommandResponse {
         found.is_some()
     }
 
-    /// Returns a copy that shares the data.
+    /// Returns a copy of the response that shares its data instead of copying it.
     pub(super) fn reference(&self) -> Self {
         Self { sense: self.sense.clone(), data: self.data.clone(), ..*self }
     }
@@ -185,7 +185,7 @@ impl CommandResponse {
 fn encode_sense(mut sense: Sense, object: Option<&ObjectSense>, format: SenseFormat) -> Bytes {
     sense.descriptor_format |= format == SenseFormat::Descriptor;
     match object {
-        // Only descriptor format has a place for the descriptors of objects.
+        // Use the descriptor format: only that has space for the descriptors of object storage devices.
         Some(object) => object.encode(&sense).0.into(),
         None => sense.to_bytes().into(),
     }

@@ -11,7 +11,7 @@ use super::response::CommandResponse;
 #[derive(Debug)]
 pub(super) enum SentStatus {
     Response(CommandResponse),
-    /// A PDU other than the response to a command.
+    /// A PDU that consumed a StatSN but is no response to a SCSI command.
     Other(Box<Pdu>),
     /// A PDU other than the response to a command. Its data was discarded, so it cannot be sent
     /// again.
@@ -87,7 +87,7 @@ impl Retained {
         self.first
     }
 
-    /// Returns the newest response to this command, with its StatSN.
+    /// Returns the newest retained response to the command `itt`, with its StatSN.
     pub(super) fn response(&mut self, itt: Itt) -> Option<(Serial, &mut CommandResponse)> {
         self.find(|response| response.itt == itt)
     }
@@ -116,7 +116,7 @@ impl Retained {
         })
     }
 
-    /// Returns the kept responses to commands, and drops the other statuses.
+    /// Returns the retained responses to SCSI commands, and drops all other PDUs.
     pub(super) fn into_responses(self) -> impl Iterator<Item = CommandResponse> {
         self.sent.into_iter().filter_map(|sent| match sent {
             SentStatus::Response(response) => Some(response),

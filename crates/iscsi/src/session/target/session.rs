@@ -1,4 +1,4 @@
-//! The state that the connections of one session share, and the connections themselves.
+//! A session at the target: its connections, and the state that they share.
 
 use std::{collections::VecDeque, time::Instant};
 
@@ -51,7 +51,7 @@ pub struct Session {
     /// Connections that failed or were removed for recovery, at error recovery level 2.
     pub(super) lost: Vec<ReassignableConnection>,
     pub(super) events: VecDeque<TargetEvent>,
-    /// The current time, as the last call that had a time argument passed it.
+    /// The current time, as the most recent call with a time argument has passed it.
     pub(super) now: Instant,
     /// True if the whole session was logged out.
     pub(super) ended: bool,
@@ -61,7 +61,7 @@ pub struct Session {
     past: TargetPduCounters,
 }
 
-/// The names of both ends of a session, its identifier and its type.
+/// The names of initiator and target, and the identifier and type of their session.
 #[derive(Debug)]
 pub(super) struct SessionIdentity {
     pub(super) discovery: bool,
@@ -77,9 +77,9 @@ pub(super) struct SessionIdentity {
 pub(super) struct ReassignableConnection {
     pub(super) instance: Instance,
     pub(super) cid: Cid,
-    /// True if the connection was logged out. Only then may its tasks be reassigned.
+    /// True if this failed connection was logged out. Only then may its tasks be reassigned.
     pub(super) is_logged_out: bool,
-    /// When its tasks are aborted if no connection takes them over.
+    /// The time at which the tasks of this failed connection are aborted, unless another connection takes them over.
     pub(super) deadline: Instant,
     /// The responses that were sent on this connection and that the initiator may not have
     /// received.
@@ -165,7 +165,7 @@ impl Session {
         self.tasks.by_tag.len()
     }
 
-    /// Returns the connections in the order in which they logged in.
+    /// Returns the connections of the session in the order of their logins.
     pub fn connections(&self) -> impl ExactSizeIterator<Item = &Connection> {
         self.connections.iter()
     }
@@ -175,7 +175,7 @@ impl Session {
         self.connections.iter().find(|connection| connection.cid() == cid)
     }
 
-    /// Returns the connection with this CID; the driver takes its output.
+    /// Returns the connection `cid`, from which the driver takes the output.
     pub fn connection_mut(&mut self, cid: Cid) -> Option<&mut Connection> {
         self.connections.iter_mut().find(|connection| connection.cid() == cid)
     }

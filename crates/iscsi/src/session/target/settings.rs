@@ -58,7 +58,7 @@ pub struct Settings {
     /// longer than this to arrive. Default 60 s: no known initiator waits longer for a command
     /// (Linux 30 s, Windows 60 s).
     pub data_time: Duration,
-    /// The target sends a NOP-In after this time without a PDU. Default 15 s.
+    /// The target sends a ping (NOP-In) when it has received no PDU for this time. Default 15 s.
     pub ping_after: Duration,
     /// The initiator is considered dead if no PDU arrives for this time after the NOP-In that the
     /// target sends after `ping_after`. Default 45 s.

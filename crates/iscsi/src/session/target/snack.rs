@@ -1,4 +1,4 @@
-//! Handles SNACK: sends lost PDUs again (RFC 7143, 11.16).
+//! Handles SNACK requests: sends PDUs again that the initiator has lost (RFC 7143, 11.16).
 
 use crate::{
     Bhs, Itt, Pdu, Serial, Ttt,
@@ -147,7 +147,7 @@ impl Session {
     }
 }
 
-/// Returns a copy of the PDU with the current ExpCmdSN and MaxCmdSN.
+/// Returns a copy of `pdu` with the ExpCmdSN and MaxCmdSN of `window`.
 fn with_window(pdu: &Pdu, window: Numbers) -> Pdu {
     let mut pdu = pdu.clone();
     let numbers = match &mut pdu {

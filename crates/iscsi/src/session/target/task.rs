@@ -37,7 +37,7 @@ pub(super) struct TargetTask {
     pub(super) expected_data_transfer_length: u32,
     /// The length of the Data-In of a bidirectional command.
     pub(super) bidirectional_read_length: Option<u32>,
-    /// The bytes that this task has charged to the limit `Settings::solicited_bytes`.
+    /// Bytes of write data that R2Ts of this task count against the limit `Settings::solicited_bytes`.
     pub(super) solicited: u64,
     /// The number of R2Ts that were sent for the task.
     pub(super) r2t_sn: u32,
@@ -72,12 +72,12 @@ pub(super) struct SessionTasks {
     /// The number of tasks that are not immediate and therefore use a place in the command window.
     pub(super) in_progress: u32,
     pub(super) immediate: u32,
-    /// The units whose tasks end with sense data in descriptor format only.
+    /// The units whose sense data must have descriptor format.
     pub(super) descriptor_sense_units: Vec<Lun>,
 }
 
 impl SessionTasks {
-    /// Adds a task. The caller has checked that its tag is free.
+    /// Adds a task. The caller has checked that no other task has the tag `itt`.
     pub(super) fn begin(&mut self, itt: Itt, task: TargetTask) {
         if task.immediate {
             self.immediate += 1;
@@ -97,12 +97,12 @@ impl SessionTasks {
         }
     }
 
-    /// Removes a task, which frees its place in the command window.
+    /// Removes the task `itt`, which frees its space in the command window.
     pub(super) fn end(&mut self, itt: Itt) -> Option<TargetTask> {
         self.end_if(itt, |_| true)
     }
 
-    /// Removes a task like [`Self::end`], but only if `ends` returns true for it.
+    /// Removes the task `itt` like [`Self::end`], but only if `ends` returns true for it.
     pub(super) fn end_if(
         &mut self,
         itt: Itt,
@@ -162,25 +162,25 @@ pub(super) struct IncomingWrite {
 }
 
 impl IncomingWrite {
-    /// Returns true if an R2T of this write is not answered completely.
+    /// Returns true if an R2T of this write has requested data that has not arrived completely.
     pub(super) fn is_asked_for(&self) -> bool {
         self.gather.has_valid_ttt()
     }
 }
 
-/// The format of the sense data about one unit.
+/// The format of the sense data of a unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum SenseFormat {
     /// The format that the sense data asks for: fixed, unless the unit has set descriptor format.
     AsTheUnitWishes,
-    /// Descriptor format in any case.
+    /// Descriptor format, whatever the sense data itself requires.
     Descriptor,
 }
 
 /// Whether the data of a write may be requested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum AdmissionState {
-    /// The driver has not decided yet, or the write needs no R2T.
+    /// The driver has not admitted the write yet, or the write needs no R2T.
     Pending,
     /// The driver has admitted the write. It waits for memory, or for its connection's share of the
     /// data that may be requested.
@@ -192,7 +192,7 @@ pub(super) enum AdmissionState {
 /// peer gains nothing by choosing tags that collide, and a cheap hash is sufficient.
 pub(super) type Tasks<T> = HashMap<Itt, T, BuildHasherDefault<TagHasher>>;
 
-/// Hashes one 32-bit tag with Fibonacci hashing.
+/// Hashes a 32-bit task tag by multiplication (Fibonacci hashing).
 #[derive(Default)]
 pub(super) struct TagHasher(u64);
 
@@ -211,7 +211,7 @@ impl Hasher for TagHasher {
     }
 }
 
-/// Returns true if two LUNs name the same unit, possibly in different forms.
+/// Returns true if two LUNs address the same unit, even in different LUN formats.
 pub(super) fn is_same_unit(a: Lun, b: Lun) -> bool {
     a == b || a.number().is_some_and(|number| b.number() == Some(number))
 }

@@ -21,7 +21,7 @@ pub(super) struct WaitingWriteBytes {
     limit: usize,
 }
 
-/// The bytes that one command or write holds.
+/// The bytes of memory that one waiting command or write holds, counted in the session's total.
 #[derive(Debug)]
 pub(super) struct Charge {
     /// The total bytes of the session. Only the driver of the session changes the number; it is
@@ -51,7 +51,7 @@ pub(super) const PROGRESS: u32 = 64 * 1024;
 pub(super) const KEPT_DATA_OUT: usize = 2 * size_of::<(DataOut, Bhs)>() + 32;
 
 impl Stall {
-    /// Starts the measurement, after some progress at `now`.
+    /// Starts to measure the time without progress. `now` is the time of the last progress.
     pub(super) fn new(now: Instant) -> Self {
         Self { since: now, excused: Duration::ZERO }
     }
@@ -93,7 +93,7 @@ impl WaitingWriteBytes {
 }
 
 impl Charge {
-    /// Adds bytes to the charge. The caller has checked that there is memory.
+    /// Adds `bytes` to this charge and to the session's total. The caller has checked the limit.
     pub(super) fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.held.fetch_add(bytes, Relaxed);

@@ -7,19 +7,19 @@ use super::{
     waiting::WaitingWriteBytes,
 };
 
-/// The incomplete writes of a session, and the checks of their progress.
+/// The writes of a session whose data is incomplete, and the checks of their progress.
 #[derive(Debug)]
 pub(super) struct SessionWrites {
     /// Writes whose data is incomplete, by tag.
     pub(super) incoming: Tasks<IncomingWrite>,
-    /// The memory that waiting commands and `incoming` use, and its limit.
+    /// The memory in bytes that waiting commands and incomplete writes use, and its limit.
     pub(super) memory: WaitingWriteBytes,
     /// True if the data of the PDU that is being processed is a piece of a larger buffer
     /// ([`PduFrame::is_shared`](crate::codec::PduFrame::is_shared)). Data that must wait is then
     /// copied. Otherwise it would keep the whole buffer in memory, but be charged only for its own
     /// length.
     pub(super) is_shared: bool,
-    /// The most bytes that R2Ts may request on one connection at a time.
+    /// Maximum number of bytes that R2Ts of one connection may request at the same time.
     pub(super) solicited_share: u64,
     /// When the progress of waiting writes is checked next.
     pub(super) stall_check: Option<Instant>,
