@@ -107,7 +107,7 @@ fn running(settings: &Settings) -> Option<ServingStatus> {
     }
 }
 
-/// Binds each portal address for a moment, unless the running process has it.
+/// Binds each portal address for a moment to test it, unless the running process has bound it.
 fn portals(
     settings: &Settings,
     running: Option<&ServingStatus>,
@@ -258,7 +258,7 @@ async fn look_at_log(
     Ok(found)
 }
 
-/// Checks this gateway's mirror leg of a pair's log.
+/// Checks the leg that this gateway holds of a pair's mirrored log.
 async fn look_at_half(cache: &config::CacheLayerSettings) -> Result<String, Failure> {
     let name = cache.log.display();
     let mut options = stack::log_options(cache, &cache.log);
@@ -455,7 +455,7 @@ async fn look_at_claim(
     })
 }
 
-/// Returns true if a remote unit belongs to another target of the same settings.
+/// Returns true if the far volume is a unit of another target of the same settings.
 fn is_own(settings: &Settings, target: &IscsiTargetSettings, far: &FarVolumeAddress) -> bool {
     let others = || settings.target.iter().filter(|other| other.name != target.name);
     match far {
@@ -518,7 +518,7 @@ fn reload(
     report.say(&place, found)
 }
 
-/// Opens a file for reading; `None` if a process serves it.
+/// Opens a file for reading. Returns `None` if a process is serving it.
 fn open(options: &FileVolumeOptions) -> Result<Option<Stack>, Failure> {
     match FileVolume::open(options) {
         Ok(volume) => Ok(Some(Arc::new(volume))),

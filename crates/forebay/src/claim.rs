@@ -1,4 +1,4 @@
-//! `forebay claim`: shows or drops the claim on a unit of the node.
+//! `forebay claim`: shows or drops the right of one log to write a unit of the node.
 
 use control::{ClaimStatus, ControlRequest, ControlResponse, Failure};
 

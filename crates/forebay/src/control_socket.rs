@@ -26,7 +26,7 @@ use tokio::{
     time::timeout,
 };
 
-/// Maximum length of a request in bytes: one short line of JSON.
+/// Maximum length in bytes of a request on the control socket: one short line of JSON.
 const REQUEST_BYTES: u64 = 4096;
 /// Maximum length in bytes of a response that a client accepts: 1024 sessions and some hundred units fit.
 const RESPONSE_BYTES: u64 = 16 << 20;
@@ -36,10 +36,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// Time limit for the work of a request: a reload may fill a new file or wait for a far volume.
 const WORK: Duration = Duration::from_secs(600);
-/// Maximum number of concurrent clients: the people and monitors of one machine.
+/// Maximum number of concurrent clients of the control socket: the people and monitors of one machine.
 const CLIENTS: usize = 16;
 
-/// Returns the path of the control socket of a process with these settings.
+/// Returns the path of the control socket that a process with these settings has.
 pub fn path(settings: &Settings) -> Result<PathBuf, Failure> {
     settings.control.clone().map_or_else(default_path, Ok)
 }
@@ -56,7 +56,7 @@ pub fn default_path() -> Result<PathBuf, Failure> {
         .remedy("name one with `control = \"PATH\"` in the settings (or --control for status)"))
 }
 
-/// The control socket of this process. Dropping it removes the socket.
+/// The control socket on which this process answers requests. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
@@ -91,7 +91,7 @@ impl ControlSocket {
         Ok(Self { path: path.to_owned(), listener: Some(listener), clients, _owner: owner })
     }
 
-    /// Starts to answer requests until the process ends. Call this once, within a runtime.
+    /// Answers requests until the process ends. Call this once, within a runtime.
     pub async fn serve<F: Future<Output = ControlResponse> + Send + 'static>(
         &mut self,
         answer: impl Fn(ControlRequest) -> F + Send + Sync + 'static,
@@ -104,7 +104,7 @@ impl ControlSocket {
             loop {
                 let place = Arc::clone(&clients).acquire_owned().await;
                 let Ok((client, _)) = listener.accept().await else {
-                    // Most likely no file descriptor is free. Wait until others are closed.
+                    // `accept` has failed, most likely for lack of file descriptors. Wait until some are closed.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 };
@@ -169,7 +169,7 @@ fn owner_of(lock: File) -> String {
     number.map_or_else(|| "unknown".to_owned(), |number| number.to_string())
 }
 
-/// Checks that a process could create its control socket at this path. Changes nothing.
+/// Checks that a process could create its control socket at `path`, without creating it.
 pub fn check(path: &Path) -> Result<(), Failure> {
     let refused = |what: String| {
         Err(Failure::new(format!("cannot make the control socket {}: {what}", path.display()))

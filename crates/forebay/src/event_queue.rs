@@ -15,7 +15,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-/// The queue of this process. There is only one, because there is one stderr.
+/// The only queue of events in this process, because there is only one stderr.
 pub static QUEUE: EventQueue = EventQueue::new();
 
 /// Maximum number of bytes that wait for stderr, including the line that is being written. 1 MiB holds some 6,000
@@ -27,7 +27,7 @@ const MOST_BYTES: usize = 1 << 20;
 /// milliseconds.
 pub const LAST_FLUSH: Duration = Duration::from_secs(1);
 
-/// A bounded queue of lines, each with its line feed.
+/// A bounded queue of event lines for stderr. Each line ends with a line feed.
 pub struct EventQueue {
     inner: Mutex<EventQueueState>,
     /// Wakes the writing thread when lines arrive, and flushing threads when all lines are written.
@@ -140,7 +140,7 @@ fn write(mut line: &[u8]) -> io::Result<()> {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => line = &line[count..],
             Err(rustix::io::Errno::INTR) => {}
-            // A program that shares the terminal or the pipe has made it non-blocking.
+            // EAGAIN: another program that shares the terminal or the pipe has made it non-blocking.
             Err(rustix::io::Errno::AGAIN) => thread::sleep(AGAIN_AFTER),
             Err(error) => return Err(error.into()),
         }
@@ -151,7 +151,7 @@ fn write(mut line: &[u8]) -> io::Result<()> {
 /// Pause before the next attempt on a non-blocking stderr that is full: short for a person, long for a CPU.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// Writes one event. `tracing` formats an event completely before it writes it.
+/// Puts one event into the queue. `tracing` passes each event as one complete line.
 pub struct EventWriter;
 
 impl io::Write for EventWriter {

@@ -31,7 +31,7 @@ pub fn run(args: &Forget) -> Result<(), Failure> {
             return Err(Failure::new(format!("there is no record of {}", path.display()))
                 .remedy("nothing has to be done if `forebay check` shows this path; otherwise name the path as it shows it"));
         }
-        // A damaged record does not show what it protects, so only `--lose-data` removes it.
+        // A damaged record does not say which data it protects, so only `--lose-data` removes it.
         Err(NotOpened::Refused(_)) if args.lose_data => None,
         Err(error) => return Err(error.into()),
     };
@@ -108,7 +108,7 @@ fn is_served(settings: &Settings, path: &Path) -> Result<bool, Failure> {
     Ok(served)
 }
 
-/// Returns true if a layer of the unit keeps data at this path.
+/// Returns true if a layer of the unit keeps its data at `path`.
 fn names(settings: &Settings, unit: &Unit, path: &Path) -> bool {
     let is_it = |named: &Path| absolute(named).is_ok_and(|named| named == path);
     let in_cache = |cache: &CacheLayerSettings| {

@@ -70,7 +70,7 @@ fn tell(
     show(unit, told, &standing)
 }
 
-/// Repeats a flush or drain until it is done, and shows the progress.
+/// Repeats the request for a flush or drain until the cache has completed it, and shows the progress.
 fn send_down(
     of: &OfCache,
     timeout: Option<TimeSpan>,
@@ -133,7 +133,7 @@ impl DrainProgressBar {
         Ok(())
     }
 
-    /// Shows `what` as the present activity, in place of the state of the cache.
+    /// Shows `what` instead of the state of the cache.
     pub fn say(&mut self, what: &str) {
         self.bar.set_message(what.to_owned());
         self.bar.tick();

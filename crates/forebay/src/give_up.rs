@@ -66,7 +66,7 @@ pub async fn give_up(args: GiveUp) -> Result<(), Failure> {
     }
 }
 
-/// Adds a removed volume to the log of its common cache again.
+/// Adds a volume to the log of a common cache again, from which `give_up` had removed it.
 pub async fn take_in(args: OfLog) -> Result<(), Failure> {
     let OfLog { unit, config, json } = &args;
     let settings = Settings::load_without_secrets(config)?;
@@ -114,7 +114,7 @@ impl<'a> OfflineCommonLog<'a> {
         let key = stack::known_as_unit(name);
         for common in settings.common_cache.iter().filter(is_asked) {
             let cache = &common.cache;
-            // Opening a missing log would create a new one.
+            // Skip a log that does not exist: opening it would create a new one.
             if !stack::log_exists(cache) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! `forebay gateway export` and `adopt`: moves a log from one host to another.
+//! `forebay gateway export` and `adopt`: move the log of a cache from one host to another.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -150,7 +150,7 @@ fn cache_of<'a>(
     })
 }
 
-/// Refuses a missing log: opening it would create a new one.
+/// Fails if the log does not exist, since opening it would create a new one.
 fn must_be_there(cache: &CacheLayerSettings) -> Result<(), Failure> {
     if cache.log.exists() {
         return Ok(());

@@ -18,7 +18,7 @@ use crate::{
     table::table,
 };
 
-/// A target with its units, or with the reason why they cannot be listed.
+/// A target with its list of units, or with the reason why the units cannot be listed.
 struct ListedTarget {
     target: String,
     portals: Vec<String>,
@@ -133,7 +133,7 @@ fn refused(args: &Ls, error: &initiator::Error) -> Failure {
     Failure::new(format!("cannot list {}: {error}", args.url)).remedy(remedy)
 }
 
-/// Returns the remedy for a login that was refused for another reason than authentication.
+/// Returns the remedy for a login that the target has refused for a reason other than authentication.
 fn login_remedy(args: &Ls, status: LoginStatus) -> String {
     let us = &args.initiator_name;
     let is_discovery = args.url.parse().is_ok_and(|far: FarVolumeAddress| {

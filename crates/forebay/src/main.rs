@@ -1,4 +1,4 @@
-//! The program: its command line and commands, quickstart, attached volumes and the laboratory.
+//! The program `forebay`: its commands, the quickstart, attached volumes and the laboratory.
 
 mod output;
 mod table;

@@ -11,7 +11,7 @@ use crate::{
     output::{print, print_line},
 };
 
-/// The example with every key, its default and its meaning.
+/// The example settings file, which describes every key with its default.
 const SETTINGS: &str = include_str!("../../../forebay.example.toml");
 
 /// Prints the page of the program, or writes all pages below a folder.

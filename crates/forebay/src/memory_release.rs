@@ -17,7 +17,7 @@ pub async fn give_back(ended: impl Fn() -> u64) {
         let now = ended();
         if now != seen {
             seen = now;
-            // This fails only when the runtime ends.
+            // The call fails only when the runtime is shutting down, so ignore the error.
             let _ = tokio::task::spawn_blocking(trim).await;
         }
     }
@@ -29,6 +29,6 @@ fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Allocators other than glibc's return memory on their own.
+/// Nothing to do: allocators other than glibc's return memory on their own.
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}

@@ -1,4 +1,4 @@
-//! `forebay names`: shows the volumes that the naming service knows, with their nodes.
+//! `forebay names`: lists the volumes that the naming service knows, and the nodes that serve them.
 
 use std::fmt::Write as _;
 

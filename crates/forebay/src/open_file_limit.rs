@@ -1,4 +1,4 @@
-//! The limit of open files of this process (RLIMIT_NOFILE, setrlimit(2)).
+//! Raises the limit of open files of this process (RLIMIT_NOFILE, setrlimit(2)).
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -25,7 +25,7 @@ pub fn raise(connections: usize) {
         }
     };
     let needed = (connections as u64).saturating_add(RESERVE);
-    // `None` stands for no limit.
+    // A limit of `None` means that the process has no limit.
     if let Some(limit) = limit.filter(|limit| *limit < needed) {
         tracing::warn!(
             limit,

@@ -32,17 +32,15 @@ use tokio::{
 };
 use volume::{ConditionChange, OngoingCondition};
 
-/// Properties of the link, equal in both directions.
+/// Delay and rate of an emulated link, equal in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayLinkSettings {
-    /// One-way propagation delay.
     pub delay: Duration,
-    /// Rate in bits per second.
     pub rate: u64,
 }
 
 impl RelayLinkSettings {
-    /// Returns how long this number of bytes occupies the link.
+    /// Returns the time that the link takes to send `bytes` bytes.
     fn occupied_by(&self, bytes: usize) -> Duration {
         Duration::from_nanos((bytes as u64 * 8).saturating_mul(1_000_000_000) / self.rate)
     }
@@ -63,9 +61,9 @@ pub struct RelayCounters {
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, serde::Serialize)]
 pub struct RelayTraffic {
-    /// Bytes of the TCP streams in both directions.
+    /// Bytes of the TCP streams, in both directions together.
     pub bytes: u64,
-    /// Number of iSCSI PDUs in both directions.
+    /// Number of iSCSI PDUs, in both directions together.
     pub pdus: u64,
 }
 
@@ -76,7 +74,7 @@ impl RelayTraffic {
     }
 }
 
-/// A running link. Dropping it ends the link.
+/// A running emulated link. Dropping this closes it.
 #[derive(Debug)]
 pub struct RelayLink {
     address: SocketAddr,
@@ -84,7 +82,7 @@ pub struct RelayLink {
     driver: tokio::task::JoinHandle<()>,
 }
 
-/// One direction of the link, shared by its connections.
+/// One direction of the emulated link, whose rate all connections share.
 #[derive(Debug)]
 struct RelayDirection {
     line: RelayLinkSettings,
@@ -181,7 +179,7 @@ async fn relay(near: TcpStream, to: SocketAddr, [forth, back]: [Arc<RelayDirecti
     }
 }
 
-/// The bytes in flight in one direction of one connection.
+/// The bytes of one connection that are in flight in one direction.
 struct Pipe {
     queue: Mutex<RelayQueue>,
     changed_in: Notify,

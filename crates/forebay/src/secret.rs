@@ -16,7 +16,7 @@ use crate::cli::SecretArgs;
 /// Alphabet of secrets, six bits per character (base64). Every initiator accepts these characters in its settings.
 const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Creates the file. Never replaces an existing one.
+/// Creates a file with a random secret. Fails if the file exists.
 pub fn make(args: &SecretArgs) -> Result<(), Failure> {
     let mut random = Zeroizing::new(vec![0; args.characters.into()]);
     getrandom::fill(&mut random).map_err(Failure::new)?;
@@ -26,7 +26,7 @@ pub fn make(args: &SecretArgs) -> Result<(), Failure> {
     create(&args.file, &text)
 }
 
-/// Creates a file that only its owner can read. Never replaces an existing one.
+/// Creates a file that only its owner can read. Fails if the file exists.
 pub fn create(path: &Path, content: &[u8]) -> Result<(), Failure> {
     let file = File::options().write(true).create_new(true).mode(0o600).open(path);
     let written = file.and_then(|mut file| {

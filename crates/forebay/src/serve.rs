@@ -173,7 +173,7 @@ async fn reload(node: Arc<Node>) -> Result<ReloadChanges, Failure> {
     done
 }
 
-/// Reports to the process that started this one that initiators can connect.
+/// Reports to the parent process that initiators can now connect at these addresses.
 fn announce(addresses: &[SocketAddr], ready_fd: Option<i32>) -> Result<(), Failure> {
     let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
     let line = format!("ready {}\n", addresses.join(" "));
@@ -195,7 +195,7 @@ fn announce(addresses: &[SocketAddr], ready_fd: Option<i32>) -> Result<(), Failu
     })
 }
 
-/// The signals of `serve`: SIGTERM and SIGINT end it, SIGHUP reloads.
+/// Signals that `forebay serve` handles: SIGTERM and SIGINT end it, SIGHUP reloads the settings.
 struct ServeSignals {
     terminate: Signal,
     interrupt: Signal,
@@ -221,7 +221,7 @@ impl ServeSignals {
         }
     }
 
-    /// Waits for a signal that ends the process, and returns its name.
+    /// Waits for a signal that ends the process (SIGTERM or SIGINT), and returns its name.
     async fn end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

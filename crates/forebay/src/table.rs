@@ -1,8 +1,8 @@
-//! Tables for people.
+//! Tables for terminal output.
 
 use comfy_table::{Table, presets};
 
-/// Returns an empty table with lines around its cells.
+/// Returns a table with this header, without rows, and with lines around its cells.
 pub fn table(head: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);

@@ -31,10 +31,10 @@ use crate::{
 /// these are written.
 const BUFFER: usize = 64 * 1024;
 
-/// Time limit of a handshake and, separately, of the connection to the other end.
+/// Time limit of the TLS handshake and, separately, of connecting to the other end of the tunnel.
 const SET_UP: Duration = Duration::from_secs(10);
 
-/// Pause after an error of `accept`, such as no free file descriptor.
+/// Pause before the next `accept` after one has failed, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time without an error of `accept` after which the tunnel counts as accepting connections again.
 const ACCEPT_QUIET: Duration = Duration::from_secs(60);
@@ -142,7 +142,7 @@ async fn one(end: Arc<TunnelEndpoint>, near: TcpStream, address: SocketAddr) {
 }
 
 impl TunnelEndpoint {
-    /// Relays one connection. Returns the number of bytes relayed in both directions.
+    /// Relays one connection until it ends. Returns the number of bytes relayed in each direction.
     async fn relay(&self, near: TcpStream, from: IpAddr) -> io::Result<(u64, u64)> {
         let options = SocketOptions::default();
         options.apply(&near)?;
@@ -163,7 +163,7 @@ impl TunnelEndpoint {
         }
     }
 
-    /// Performs the handshake. Fails if the connection loses its permit to a newer one.
+    /// Performs the TLS handshake. Fails if a newer connection takes the permit of this one.
     async fn shake_hands(
         &self,
         acceptor: &TlsAcceptor,
@@ -180,7 +180,7 @@ impl TunnelEndpoint {
         }
     }
 
-    /// Takes a permit of `--max-connections`.
+    /// Takes one of the permits that limit the number of connections (`--max-connections`).
     fn place(&self) -> io::Result<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.places).try_acquire_owned();
         place.map_err(|_| io::Error::other("there are too many connections (--max-connections)"))

@@ -73,7 +73,7 @@ pub fn run(act: VolumeAct) -> Result<(), Failure> {
     }
 }
 
-/// Parses the name of a volume, with or without `gln:` before it.
+/// Parses the name of a volume, which may have the prefix `gln:`.
 fn named(text: &str) -> Result<VolumeName, Failure> {
     let name = text.strip_prefix("gln:").unwrap_or(text);
     name.parse().map_err(|error| {

@@ -243,7 +243,7 @@ exec "$@"
     }
     let refused = tell(&near, &["log-resize", GATEWAY, "64MiB"]).expect_err("there is no room");
     assert!(refused.contains("the log cannot grow"), "{refused}");
-    // Drain the log, so that it has space for all writes during the pause.
+    // Drain the log, so that it has space for all writes of this test while destage is paused.
     tell(&near, &["drain", GATEWAY]).expect("everything goes down");
     let size = json(tell(&near, &["pause", GATEWAY, "--json"]))["log_bytes"].clone();
     assert_eq!(size, 32 << 20);

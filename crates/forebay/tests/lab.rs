@@ -28,7 +28,7 @@ fn is_possible() -> bool {
     possible
 }
 
-/// A running link. Dropping it kills the process and removes its remains.
+/// A running emulated link. Dropping this kills the process and removes what it has left.
 struct Link {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -134,7 +134,7 @@ fn the_next_link_removes_the_leftovers_of_a_killed_link() {
         link.child.kill().expect("it was running");
         link.child.wait().expect("it ends");
         assert!(namespaces(&name).iter().all(|path| path.exists()));
-        // Do not remove the killed link: the next link with this name finds it.
+        // Keep the leftovers of the killed link: the next link with its name has to remove them.
         let killed = std::mem::ManuallyDrop::new(link);
         assert!(stderr(&wan("status", &killed.name, &[])).contains("forebay lab wan run"));
     }
@@ -170,7 +170,7 @@ fn wrong_link_options_are_refused_before_anything_is_made() {
     assert!(stderr(&output).contains(&format!("no link {name} is running")), "{}", stderr(&output));
     assert!(stderr(&output).contains("lab wan run --name"), "{}", stderr(&output));
     if is_possible() {
-        // Run without root privileges.
+        // Run `forebay` as a user without root privileges.
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--clear-groups", "--bounding-set", "-all"]);
         command.arg("--inh-caps").arg("-all").arg(forebay().get_program());

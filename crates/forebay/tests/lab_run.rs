@@ -117,7 +117,7 @@ fn points_are_measured_over_a_link_once_and_come_into_a_page() {
     assert_eq!(settings["experiment"], "outsourcing");
     assert_tidy(&name, &out);
 
-    // Existing results are not measured again.
+    // A second run must not measure the points that have results.
     let second = run(&name, &out, &only);
     assert!(second.status.success(), "{}", stderr(&second));
     assert!(text(&second).contains("there already: 2"), "{}", text(&second));
@@ -224,7 +224,7 @@ fn the_next_run_removes_the_leftovers_of_a_killed_run() {
     assert_tidy(&name, &out);
 }
 
-/// Returns the processes that attach a volume with these settings.
+/// Returns the ids of the processes that run `forebay attach` with these settings.
 fn attachments(config: &str) -> Vec<i32> {
     let listed = fs::read_dir("/proc").expect("processes").flatten();
     let processes = listed.filter_map(|it| it.file_name().to_str()?.parse::<i32>().ok());
@@ -272,7 +272,7 @@ fn a_site_that_fails_to_start_leaves_nothing_mounted() {
     assert!(error.contains("attachment of volume 2"), "{error}");
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     assert!(!mounts.contains(memory.to_str().expect("text")), "{mounts}");
-    // After this failure, the stage can still set up another site.
+    // The stage must still be able to set up another site after that failure.
     stage.set(&LabSite { nodes: 1, ..two }).expect("one can");
     stage.clear().expect("it ends in order");
     drop(stage);
@@ -384,7 +384,7 @@ impl Mute {
         fs::write(at("status"), "").expect("a file");
         fs::write(at("list"), format!("deb http://{address}/debian/ bookworm main\n"))
             .expect("a file");
-        // apt ignores an archive for which no list was downloaded, so make one.
+        // Make a package list: apt ignores an archive for which it has no list.
         let architecture = Command::new("dpkg").arg("--print-architecture").output().expect("dpkg");
         let binary = text(&architecture).trim().to_owned();
         let list = format!("lists/{address}_debian_dists_bookworm_main_binary-{binary}_Packages");
@@ -425,7 +425,7 @@ impl Mute {
         rustix::process::kill_process(id, rustix::process::Signal::INT).expect("it runs");
         let (tell, told) = std::sync::mpsc::channel();
         std::thread::spawn(move || tell.send(child.wait_with_output()));
-        // apt itself times out after 30 s, and then retries.
+        // Allow 15 s: apt itself would time out after 30 s and then retry.
         let Ok(ended) = told.recv_timeout(Duration::from_secs(15)) else {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL);
             panic!("it waits for apt");

@@ -145,7 +145,7 @@ async fn a_gateway_and_its_node_prove_themselves_to_each_other() {
     assert!(error.contains("remote.mutual: the secret is also that of target[0]"), "{error}");
 }
 
-/// A reload reads the secret again, for all logins from then on.
+/// A reload reads the secret file again, and the new secret applies to all later logins.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_change_while_serving_and_sessions_that_are_open_stay() {
     let place = Place::new();
@@ -317,7 +317,7 @@ fn discover(to: SocketAddr, sockets: usize, are_open: &AtomicBool, stop: &Atomic
     }
 }
 
-/// Dropping this stops the strangers, also after a failed assertion.
+/// Stops the threads with wrong logins when it is dropped, also after a failed assertion.
 struct Stopping<'a>(&'a AtomicBool);
 
 impl Drop for Stopping<'_> {
@@ -354,7 +354,7 @@ fn a_user_logs_in_within_a_second_whatever_strangers_do() {
             let (stop, address) = (&stop, node.address);
             scope.spawn(move || {
                 while !stop.load(Relaxed) {
-                    // Guess as one user from many addresses, and as many users from one address.
+                    // Guess the secrets of one user from many addresses, and of many users from one address.
                     let (from, user) = if number % 2 == 0 {
                         (local(40 + number), "alice".to_owned())
                     } else {

@@ -1,4 +1,4 @@
-//! A short quickstart: it succeeds, prints its results, and leaves nothing.
+//! Tests that a short quickstart succeeds, prints its results, and leaves no files.
 
 mod support;
 
@@ -97,7 +97,7 @@ fn a_block_with_wrong_content_is_reported_and_ends_in_exit_code_1() {
     assert_eq!(std::fs::read_dir(&temporary).expect("a folder").count(), 0, "all is removed");
 }
 
-/// Starts quickstart. Returns the process, and the process id of its node.
+/// Starts the quickstart. Returns its process, and the process id of its node.
 fn started(place: &Place) -> (std::process::Child, i32) {
     let temporary = place.path("tmp");
     std::fs::create_dir(&temporary).expect("made");

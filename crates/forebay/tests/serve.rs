@@ -1,4 +1,4 @@
-//! A serving process: its portals, its control socket, its end.
+//! Tests `forebay serve`: its portals, its control socket and its shutdown.
 
 mod support;
 
@@ -258,7 +258,7 @@ fn dropped(node: &Serving) -> u64 {
 /// Returns a node whose stderr is a pipe that no program reads, after logins whose events have filled the pipe.
 async fn unread(place: &Place) -> (Serving, PipeReader) {
     let (reader, writer) = full_pipe();
-    // At this level every session causes an event, regardless of the limit per address.
+    // At log level debug, each session causes an event, without a limit for one address.
     let text = format!("log_level = 'debug'\n{}", memory("'127.0.0.1:0'"));
     let node = place.serve_with("node", &text, writer);
     come_and_go(&node, 300);

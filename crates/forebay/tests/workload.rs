@@ -102,7 +102,7 @@ fn a_workload_is_taken_as_json() {
     }
 }
 
-/// Stops one of our own workloads, and one that runs a program.
+/// Stops a workload of Forebay, and one that runs another program.
 #[test]
 fn a_workload_that_is_stopped_leaves_nothing() {
     let ours: &[&str] = &["micro", "--seconds", "1000", "--set-mib", "4"];
@@ -161,7 +161,7 @@ fn a_unit_is_read_and_written_and_wrong_data_is_reported() {
     };
     assert_eq!(figure(&micro("write"), "operations"), 200.0);
     assert!(figure(&micro("read"), "throughput") > 0.0);
-    // Damage all blocks of the unit, so that every read returns a damaged one.
+    // Damage every block of the unit's file, so that every read returns damaged data.
     let file = fs::OpenOptions::new().write(true).open(place.path("node.img")).unwrap();
     for at in (65536..5 << 20).step_by(1024) {
         std::os::unix::fs::FileExt::write_all_at(&file, b"x", at).unwrap();
@@ -207,7 +207,7 @@ fn a_trace_is_replayed_on_a_device_at_its_times() {
     let output = on(&disk.0, &arguments);
     assert!(figure(&output, "requests") > 300.0);
     assert!(figure(&output, "response") > 0.0);
-    // The data set has 900 MB. On a smaller device the workload writes nothing.
+    // The trace needs 900 MB. On a smaller device the workload must refuse to write.
     let small = tempfile::tempdir().expect("a folder");
     let Some(disk) = Loop::over(small.path(), 100) else { return };
     assert!(stderr(&on(&disk.0, &arguments)).contains("bytes are needed"));

@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use super::source::AttachmentSource;
 use crate::control_socket::{self, ControlSocket};
 
-/// The exclusive right to attach a volume; dropping it releases the right.
+/// The right to attach a volume, which only one process of the machine can have. Dropping this releases the right.
 pub struct AttachmentLock {
     control: ControlSocket,
     socket: PathBuf,
@@ -170,7 +170,7 @@ pub fn clear_leftovers(volume: &str) -> Result<(), Failure> {
         }
         tracing::warn!(device = %path.display(), "clearing the loop device that a killed process has left");
         match device.clear() {
-            // The kernel has cleared the device already, when its last user closed it.
+            // ENXIO: the kernel has cleared the device already, when its last user closed it.
             Err(error) if error.error.raw_os_error() == Some(libc::ENXIO) => {}
             cleared => cleared.map_err(|error| super::host::refusal(&error))?,
         }

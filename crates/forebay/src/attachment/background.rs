@@ -25,7 +25,7 @@ pub fn start() -> Result<(), Failure> {
     // SAFETY: between fork and exec only setsid is called, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
-            // Ignore SIGHUP: closing the terminal must not end the process.
+            // Start a new session, so that closing the terminal does not end the process (SIGHUP).
             rustix::process::setsid()?;
             Ok(())
         });

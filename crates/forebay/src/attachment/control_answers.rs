@@ -24,7 +24,7 @@ use super::source::AttachmentSource;
 /// The conditions under which a device is detached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Manner {
-    /// The device is not in use, and all data written to it is stable.
+    /// Detach when the device is not in use, after making all written data stable.
     Usual,
     /// As `Usual`, and the cache has destaged all dirty data.
     Drained,
@@ -43,13 +43,13 @@ pub enum DetachAnswer {
     Draining(CacheControlStatus),
 }
 
-/// The state of an attachment, for answers on the control sockets.
+/// Answers requests on the control sockets about the state of an attached device.
 pub struct AttachmentResponder {
     since: Instant,
     unit: UnitName,
     serial: String,
     config: Option<PathBuf>,
-    /// Reason why a request cannot resize the volume; `None` if it can.
+    /// The reason why the volume cannot be resized on request; `None` if it can be.
     fixed_size: Option<String>,
     opened: OnceLock<Arc<OpenedStack>>,
     attached: Mutex<Option<AttachedVolumeStatus>>,
@@ -77,7 +77,7 @@ impl AttachmentResponder {
         let _ = self.opened.set(Arc::clone(opened));
     }
 
-    /// Records the attached device, or its new size after a resize.
+    /// Stores the state of the attached device, after attaching or resizing it.
     pub fn set_attached(&self, attached: &AttachedVolumeStatus) {
         *self.attached.lock() = Some(attached.clone());
     }
@@ -87,7 +87,7 @@ impl AttachmentResponder {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Describes a detached device and its log, after the stack has stopped.
+    /// Describes the detached device and the log that its cache has left, for the answer to `forebay detach`.
     pub fn detached(&self, attached: AttachedVolumeStatus) -> Detached {
         let cache = self.opened.get().and_then(|opened| opened.cache());
         let log = cache.zip(self.config.as_ref()).map(|(cache, config)| LogLeft {

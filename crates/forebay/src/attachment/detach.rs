@@ -43,7 +43,7 @@ pub fn run(args: &Detach) -> Result<(), Failure> {
             spinner.finish_and_clear();
             match answer? {
                 ControlResponse::Detached(detached) => detached,
-                // A process of an older version of the program does not report its cache.
+                // An older version of the program serves the device: its answer does not describe the cache.
                 ControlResponse::Attachment(attached) => return tell_little(args, &attached),
                 other => return Err(other.unexpected()),
             }
@@ -125,7 +125,7 @@ fn tell_little(args: &Detach, attached: &AttachedVolumeStatus) -> Result<(), Fai
     ))
 }
 
-/// Reports a detached device, and where the data is that was written to it.
+/// Reports that a device is detached, and whether the written data is on the far volume or in a log.
 fn tell(args: &Detach, detached: &Detached) -> Result<(), Failure> {
     let Detached { attached, log } = detached;
     let device = attached.device.display();
@@ -188,12 +188,12 @@ fn send_it_down(log: &LogLeft, attached: &AttachedVolumeStatus) -> String {
     )
 }
 
-/// Describes the activity of an attaching process that has not answered yet.
+/// Describes what an attaching process that has not answered yet is doing.
 fn writing_back(attached: &AttachedVolumeStatus) -> String {
     format!("writing back: {} requests in flight", under_way(attached))
 }
 
-/// Returns the number of requests that the device has not answered yet.
+/// Returns the number of I/O requests to the device that are not answered yet.
 fn under_way(attached: &AttachedVolumeStatus) -> u64 {
     let name = attached.device.file_name().unwrap_or_default();
     let file = Path::new("/sys/block").join(name).join("inflight");
@@ -218,7 +218,7 @@ fn clear(device: &Path, as_json: bool) -> Result<(), Failure> {
     let name = number.and_then(attach::backing).ok_or_else(nothing)?;
     attachment_lock::clear_leftovers(&name.volume)?;
     if as_json {
-        // It is not known whether the written data is stable.
+        // The process that was killed may have left unflushed writes, so do not report the data as stable.
         return print_line(json!({ "device": device, "stable": false }));
     }
     print_line(format_args!(

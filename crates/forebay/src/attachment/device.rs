@@ -28,7 +28,7 @@ pub struct AttachedDevice {
     served: ServedFile,
     volume: Stack,
     opened: Arc<OpenedStack>,
-    /// Name of the attached unit, as users write it in commands.
+    /// Name of the attached unit, as users write it on the command line.
     unit: UnitName,
     attached: AttachedVolumeStatus,
     /// True once the kernel has cleared the device.
@@ -40,7 +40,7 @@ pub struct AttachedDevice {
 }
 
 impl AttachedDevice {
-    /// Creates the device, makes the file system if requested, and mounts it.
+    /// Creates the block device, makes a file system on it if requested, and mounts it.
     pub async fn open(
         args: &Attach,
         source: &AttachmentSource,
@@ -134,7 +134,7 @@ impl AttachedDevice {
         Ok(())
     }
 
-    /// Returns the state of the device, which other processes may request.
+    /// Returns the state of the device for answers to other processes.
     pub fn attached(&self) -> &AttachedVolumeStatus {
         &self.attached
     }
@@ -164,7 +164,7 @@ impl AttachedDevice {
         self.is_gone
     }
 
-    /// Reports a failure, unless it equals the one that was reported last.
+    /// Prints a failure, unless its text equals the one that was printed last.
     pub fn say_once(&mut self, failure: &Failure) {
         let text = failure.to_string();
         if self.said.as_ref() != Some(&text) {
@@ -314,7 +314,7 @@ impl AttachedDevice {
         Failure::new(message).remedy(remedy)
     }
 
-    /// Describes the failed writes that the kernel has discarded, if there are any.
+    /// Describes the failed writes whose data the kernel has discarded; `None` if there are none.
     fn lost(&self) -> Option<String> {
         let LostWrites { writes, since } = self.served.lost()?;
         let since = jiff::Timestamp::try_from(since).unwrap_or_default();
@@ -361,7 +361,7 @@ impl AttachedDevice {
         let done = self.once_unused(unmount, move || attach::busy_with(&busy)).await?;
         let Err(error) = done else { return Ok(()) };
         match error.error.raw_os_error() {
-            // Another process has cleared the device first.
+            // EINVAL: another process has unmounted the file system already.
             Some(libc::EINVAL) => Ok(()),
             _ => Err(refusal(&error)),
         }
@@ -431,7 +431,7 @@ impl AttachedDevice {
         self.outcome((!is_saved).then(|| "the last writes may be lost".to_owned()))
     }
 
-    /// Tells the kernel to clear the device when its last user closes it.
+    /// Requests that the kernel clears the loop device when its last user closes it.
     pub async fn let_go(&self) {
         let device = self.device;
         let cleared = timeout(RUSH, apart(move || device.clear())).await;
@@ -451,7 +451,7 @@ fn way_out(cause: Option<&volume::Error>) -> Option<&'static str> {
     }
 }
 
-/// Returns the instructions that an operator follows so that these users release the device.
+/// Returns instructions for the operator: how to make these users release the device.
 fn leave(users: &[DeviceUser]) -> String {
     if users.is_empty() {
         return "look for mount namespaces that have it with `lsns -t mnt`, and end the programs \
@@ -479,7 +479,7 @@ fn unmount_elsewhere(user: &DeviceUser) -> Option<String> {
     Some(format!("nsenter --mount=/proc/{id}/ns/mnt --root=/proc/{id}/root umount {place}"))
 }
 
-/// Quotes a name as one word of a shell command.
+/// Quotes `name` so that a shell reads it as one word.
 pub fn shell_word(name: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
     match name.chars().all(is_plain) {

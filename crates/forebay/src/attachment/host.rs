@@ -13,7 +13,7 @@ use rustix::mm::MlockAllFlags;
 
 use crate::cli::Attach;
 
-/// Checks that the host has everything that the command line requires.
+/// Checks that this host can do what the command line requests, such as creating block devices.
 pub fn check(args: &Attach) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("only root may make block devices and mount them")
@@ -131,7 +131,7 @@ pub fn serve_writeback() {
 /// From linux/prctl.h.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Tells the kernel to kill other processes first when memory is exhausted.
+/// Makes the kernel kill this process last when memory is exhausted: the device depends on it.
 pub fn end_last() {
     if let Err(error) = fs::write(Path::new("/proc/self/oom_score_adj"), "-1000") {
         tracing::warn!(

@@ -38,7 +38,7 @@ pub fn run(args: Attach) -> Result<(), Failure> {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(1).enable_all().build().map_err(Failure::new)?;
     let result = runtime.block_on(attach(&args));
-    // Threads that still wait for the device end with the process.
+    // Do not wait for threads that hang in a call on the device: they end with the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     result
 }
@@ -211,7 +211,7 @@ async fn until_second<T>(
     }
 }
 
-/// Marks the process as ending, and reports this to systemd and the user.
+/// Records that the process is ending, and reports that to systemd and the user.
 fn end(is_ending: &mut bool) {
     *is_ending = true;
     notify("STOPPING=1");
@@ -246,7 +246,7 @@ fn announce(args: &Attach, attached: &AttachedVolumeStatus) -> Result<(), Failur
     Ok(())
 }
 
-/// Notifies a service manager (sd_notify(3)).
+/// Sends `state` to the service manager (sd_notify(3)).
 fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = UnixDatagram::unbound().and_then(|socket| {
@@ -318,7 +318,7 @@ fn is_hang_up_ignored() -> bool {
 mod tests {
     use super::*;
 
-    /// Sends `number` signals during work that ends after all of them have been handled.
+    /// Runs work that ends after `number` signals, sends these signals, and returns the result.
     async fn with_signals(number: usize, mut is_ending: bool) -> (Option<&'static str>, bool) {
         let (send, mut signals) = mpsc::channel(8);
         let work = async move {

@@ -15,9 +15,9 @@ use stack::{OpenedStack, StackContext, records::Records};
 
 use crate::{cli::Attach, control_socket, credentials, handover};
 
-/// A volume to attach that is not open yet.
+/// The volume that `forebay attach` is to attach, before it is opened.
 pub struct AttachmentSource {
-    /// Name of the volume for people; the same volume always has the same name.
+    /// Name of the volume in messages. All addresses of one volume lead to the same name.
     pub name: String,
     target: IscsiName,
     unit: Unit,
@@ -26,7 +26,7 @@ pub struct AttachmentSource {
     initiator_name: IscsiName,
     /// Finds a volume that is named by `gln:` and not by an address.
     naming: Option<Arc<Naming>>,
-    /// True if other hosts write to the volume, too (`--shared`).
+    /// True if other hosts write to the volume as well (`--shared`).
     is_shared: bool,
     /// Records which storage was used at which path. The stack of a URL uses no local storage, so its records are
     /// empty.
@@ -35,7 +35,7 @@ pub struct AttachmentSource {
 
 struct OfSettings {
     config: PathBuf,
-    /// Control socket of a process with these settings.
+    /// Control socket of the process that serves these settings.
     control: PathBuf,
     /// Serial number by which hosts recognize the unit.
     serial: String,
@@ -55,7 +55,7 @@ impl AttachmentSource {
 
     fn of_settings(args: &Attach, config: &Path) -> Result<Self, Failure> {
         let mut settings = Settings::load(config)?;
-        // A volume that has moved to another node must not be opened here.
+        // Do not open a volume that has moved to another node: its data here is outdated.
         for (volume, failure) in Moves::open(&settings)?.apply(&mut settings) {
             tracing::warn!(%volume, %failure, "a volume that was moved here cannot be used");
         }

@@ -24,7 +24,7 @@ pub(super) fn room(settings: &Settings, report: &mut SettingsCheckReport) -> Res
             log(cache);
         }
     }
-    // Count a file once, even if several units have slices of it.
+    // Count the space of a file once, even if several units have slices of it.
     let files = layers.iter().filter_map(|layer| match layer {
         Layer::File(file) if !file.read_only => Some(stack::options(file)),
         _ => None,

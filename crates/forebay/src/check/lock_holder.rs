@@ -1,4 +1,4 @@
-//! The process that has a file locked, as the kernel reports it.
+//! Finds the process that has locked a file, as the kernel reports it.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 

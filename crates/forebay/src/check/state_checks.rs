@@ -36,7 +36,7 @@ pub(super) fn folders(
     report.say(place, found.map(|()| format!("the folder {} can be used", folder.display())))
 }
 
-/// Checks the node's number, and the addresses on which it answers naming requests.
+/// Checks the node's number (GLN) and the addresses on which the node answers naming requests.
 pub(super) fn names(
     settings: &Settings,
     running: Option<&ServingStatus>,

@@ -1,4 +1,4 @@
-//! Runs a program at one end of a link.
+//! `forebay lab wan exec`: runs a program at one end of an emulated link.
 
 use std::os::unix::process::CommandExt;
 
@@ -8,7 +8,7 @@ use wan::WanLinkEnd;
 use super::arguments::Exec;
 use super::link_failure::failed;
 
-/// Replaces this process by the program. Returns only if that fails.
+/// Replaces this process by the requested program. Returns only if that fails.
 pub fn exec(args: &Exec) -> Result<(), Failure> {
     let (end, name) = (WanLinkEnd::from(args.end), &args.named.name);
     let mut command = end.command(name).map_err(failed)?.ok_or_else(|| {

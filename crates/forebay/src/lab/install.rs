@@ -15,7 +15,7 @@ use workload::{Tool, WorkloadTask};
 
 use crate::output::{print_line, tell};
 
-/// Packages that start services, with the ports of these services (Debian's defaults).
+/// Packages that start services when they are installed, with the default ports on Debian.
 const SERVICES: [(&str, &str); 3] = [
     ("nginx-light", "a web server on port 80 (systemctl disable --now nginx)"),
     ("postgresql", "a database on port 5432 of localhost (systemctl disable --now postgresql)"),
@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(3600);
 /// because a partly installed package would block all others.
 const ENDS: Duration = Duration::from_secs(30);
 
-/// Returns the packages of these programs, each once.
+/// Returns the packages that contain these programs, each package once.
 pub fn names(tools: &[Tool]) -> Vec<&'static str> {
     let mut names: Vec<&str> = tools.iter().map(|tool| tool.package).collect();
     names.sort_unstable();
@@ -59,7 +59,7 @@ pub fn packages(missing: &[Tool], stop: &AtomicBool) -> Result<(), Failure> {
     if installed(&packages, stop)?.is_ok() || stops() {
         return Ok(());
     }
-    // The machine may have no package lists, or old ones.
+    // Update the package lists of the machine: it may have none, or old ones.
     if apt(&["update"], stop)?.is_err() && !stops() {
         tell("apt-get update failed: packages are taken from the present lists");
     }
@@ -88,7 +88,7 @@ pub fn source(points: &[ExperimentPoint], stop: &AtomicBool) -> Result<(), Failu
     }
     match workload::fetch(None, stop) {
         Ok(fetched) => print_line(format_args!("to be built: {}", fetched.file.display())),
-        // The caller reports the stop.
+        // The user has stopped the program, which the caller reports.
         Err(_) if stop.load(Ordering::Relaxed) => Ok(()),
         Err(error) => {
             tell(format_args!(

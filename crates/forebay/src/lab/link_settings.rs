@@ -6,7 +6,7 @@ use config::quantity::{REMEDY, Size, TimeSpan};
 use control::LinkDirectionSettings;
 use wan::{BurstLossModel, DirectionSettings, PacketLossModel};
 
-/// A setting of a link, such as `delay=4ms`.
+/// A setting of an emulated link, such as `delay=4ms`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LabLinkSetting {
     key: String,
@@ -57,7 +57,7 @@ impl LabLinkSetting {
     }
 }
 
-/// Parses the form `key=value`.
+/// Parses a setting in the form `key=value`.
 impl FromStr for LabLinkSetting {
     type Err = String;
 
@@ -112,7 +112,7 @@ fn all(settings: &DirectionSettings) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Units of rates, largest first. They are decimal, as is usual for links.
+/// Decimal units of link rates with their bits per second, largest first.
 const RATES: [(&str, u64); 4] =
     [("Gbit", 1_000_000_000), ("Mbit", 1_000_000), ("kbit", 1000), ("bit", 1)];
 

@@ -1,4 +1,4 @@
-//! The laboratory: distance, loss and load between real programs on one machine.
+//! The laboratory: tests real programs on one machine over emulated long links, with loss and load.
 
 mod link_settings;
 mod arguments;

@@ -23,7 +23,7 @@ use lab::{
 use super::{arguments::Measure, install, signals};
 use crate::output::{print, print_line, tell};
 
-/// Measures the points that have no result yet, and writes the report.
+/// Measures all points of an experiment that have no result yet, and writes the report.
 pub fn run(args: &Measure) -> Result<(), Failure> {
     // No measurement has begun, so the request itself is the cause of a failure.
     let PreparedLabRun { points, plan, mut results, mut stage, stop, beside, out } =
@@ -60,7 +60,7 @@ struct LabRunPoints {
     chosen: Vec<ExperimentPoint>,
 }
 
-/// Checks the request, earlier results and this machine, and prints the plan.
+/// Checks the request, the earlier results and this machine, and prints the plan.
 fn begin(args: &Measure) -> Result<PreparedLabRun, Failure> {
     let experiment = Experiment::from(args.experiment);
     let scale = if args.quick { ExperimentScale::Quick } else { ExperimentScale::Full };
@@ -135,7 +135,7 @@ fn chosen(args: &Measure, all: &[ExperimentPoint]) -> Result<Vec<ExperimentPoint
     Ok(all.iter().filter(|point| args.wants(&point.name)).cloned().collect())
 }
 
-/// Checks whether a link with this name can be created.
+/// Checks whether an emulated link with this name can be created on this machine.
 fn link(name: &str) -> Result<(), Lack> {
     let name = name.to_owned();
     let options = wan::LinkOptions { name, settings: Default::default(), seed: 1, capture: None };
@@ -192,11 +192,11 @@ fn describe(
     text
 }
 
-/// Returns a remedy that names everything that is missing; `None` if nothing is.
+/// Returns a remedy that names everything that the machine lacks; `None` if it lacks nothing.
 fn remedy(args: &Measure, plan: &MeasurementPlan) -> Option<String> {
     let packages = install::names(&plan.missing).join(" ");
     let install = (!packages.is_empty()).then(|| {
-        // With --install, the installation has been tried already, so do not suggest it.
+        // With --install, the program has already tried to install packages: do not suggest that again.
         let or = if args.install { "" } else { ", or --install" };
         format!("apt-get install {packages}{or}")
     });
@@ -204,7 +204,7 @@ fn remedy(args: &Measure, plan: &MeasurementPlan) -> Option<String> {
     (!all.is_empty()).then(|| all.join("; "))
 }
 
-/// Counts names by their first word, in the order of their occurrence.
+/// Counts the names that begin with the same word, in the order of their first occurrence.
 fn counted<'a>(names: impl Iterator<Item = &'a str>) -> Vec<(&'a str, usize)> {
     let mut parts: Vec<(&str, usize)> = Vec::new();
     for name in names {
@@ -297,7 +297,7 @@ fn what_stays(args: &Measure, out: &Path) -> String {
 
 struct LabProgressBar {
     bar: ProgressBar,
-    /// Kinds of doubts about results that this run has printed already.
+    /// Kinds of doubts about the measured results that this run has printed already.
     doubts: BTreeSet<String>,
 }
 

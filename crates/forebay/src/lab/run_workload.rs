@@ -1,4 +1,4 @@
-//! `forebay lab workload`: runs one workload on a folder, device or volume.
+//! `forebay lab workload`: runs a workload on a folder, a device or a volume.
 
 use std::{
     io::{ErrorKind, IsTerminal},
@@ -81,7 +81,7 @@ fn task(args: &LabWorkloadArgs) -> Result<WorkloadTask, Failure> {
     }
 }
 
-/// A scratch folder, removed when this is dropped.
+/// A temporary folder for a workload. Dropping this removes it.
 struct Scratch(std::path::PathBuf);
 
 /// Maximum number of folders that killed workloads with the same process number may have left.

@@ -45,7 +45,7 @@ pub fn act(
             wait();
         }
         at_second();
-        // The kernel then signals every program that this process has started (prctl(2), PR_SET_PDEATHSIG).
+        // When this process exits, the kernel signals every program that it has started (prctl(2), PR_SET_PDEATHSIG).
         std::process::exit(1);
     };
     let thread = std::thread::Builder::new().name("signals".to_owned()).spawn(act);

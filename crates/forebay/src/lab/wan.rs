@@ -27,10 +27,10 @@ use crate::{
 
 /// Folder of the links' control sockets. The processes of links run as root.
 const FOLDER: &str = "/run/forebay-lab";
-/// Interval of the checks whether the link still exists.
+/// Interval at which the process checks whether its emulated link still exists.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Creates a link and carries its packets until a signal.
+/// Creates an emulated link, and carries its packets until a signal ends the process.
 pub fn run(args: &LabWanRunArgs) -> Result<(), Failure> {
     let mut settings = <[DirectionSettings; 2]>::default();
     args.ways.set(&mut settings)?;
@@ -49,18 +49,17 @@ pub fn run(args: &LabWanRunArgs) -> Result<(), Failure> {
     result
 }
 
-/// A running link that answers on its control socket.
+/// An emulated link that runs in this process and answers on its control socket.
 struct RunningWanLink {
     link: Carried,
     name: String,
     seed: u64,
 }
 
-/// A running link; the variant is the program that carries its packets.
 enum Carried {
-    /// Our emulator, in this process.
+    /// The packets are carried by Forebay's emulator, in this process.
     Emulated(Link),
-    /// The kernel's netem.
+    /// The packets are carried by netem of the Linux kernel.
     ByNetem(Netem),
 }
 
@@ -164,7 +163,7 @@ async fn answer(running: Arc<Mutex<RunningWanLink>>, request: ControlRequest) ->
 }
 
 impl RunningWanLink {
-    /// Applies the given settings: either all of them or none.
+    /// Applies all given settings to the link, or none of them if one is invalid.
     fn change(&mut self, words: [Vec<String>; 2]) -> Result<Linked, Failure> {
         let mut settings = self.link.settings().clone();
         for (settings, words) in settings.iter_mut().zip(words) {
@@ -209,7 +208,7 @@ pub fn status(args: &LabWanStatusArgs) -> Result<(), Failure> {
     print_linked(&ask(&args.named, ControlRequest::Status)?, args.json)
 }
 
-/// Removes everything that a killed link has left.
+/// Removes the network namespaces and files that a killed link has left.
 pub fn remove(args: &WanLinkNameArgs) -> Result<(), Failure> {
     let there_was = wan::clear(&args.name).map_err(failed)?;
     let name = &args.name;

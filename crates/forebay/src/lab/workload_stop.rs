@@ -90,7 +90,7 @@ fn end_programs(others: &BTreeSet<i32>) {
     }
 }
 
-/// Returns the children of all threads of this process (proc(5), /proc/PID/task/TID/children).
+/// Returns the process ids of all children of this process (proc(5), /proc/PID/task/TID/children).
 fn children() -> BTreeSet<i32> {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return BTreeSet::new() };
     let of = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("children"));

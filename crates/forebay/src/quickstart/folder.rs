@@ -1,4 +1,4 @@
-//! The temporary folder of quickstart, and the settings files in it.
+//! The temporary folder of `forebay quickstart`, with its settings files.
 
 use std::{
     net::SocketAddr,
@@ -7,7 +7,7 @@ use std::{
 
 use control::Failure;
 
-/// A folder that is removed with its content when this is dropped.
+/// A temporary folder. Dropping this removes the folder with its content.
 pub struct QuickstartFolder(PathBuf);
 
 impl QuickstartFolder {

@@ -19,7 +19,7 @@ use volume::{Durability, Extent, Lba, Stack};
 
 use super::ledger::{BLOCK, LedgerBlockVerdict, QuickstartLedger};
 
-/// Length of one operation of a stream in blocks of 4 KiB: 64 KiB.
+/// Size of one sequential read or write in blocks of 4 KiB: 64 KiB.
 const PIECE: u64 = 16;
 /// Size of the hot set in blocks of 4 KiB: 8 MiB.
 const HOT: u64 = 2048;
@@ -27,7 +27,7 @@ const HOT: u64 = 2048;
 /// same blocks.
 const CRASH_DEPTH: usize = 4;
 
-/// A volume under load, with the ledger of its blocks.
+/// A volume under load, with a record of the data that was written to its blocks.
 #[derive(Clone)]
 pub struct Subject {
     pub volume: Stack,
@@ -43,12 +43,12 @@ pub enum QuickstartLoadKind {
     DurableWrites,
     /// Sequential reads of 64 KiB, eight at once.
     StreamRead,
-    /// Sequential writes of 64 KiB, eight at once, with a flush at the end.
+    /// Sequential writes of 64 KiB, eight of them in flight at a time, with a flush at the end.
     StreamWrite,
 }
 
 impl QuickstartLoadKind {
-    /// All kinds of load, in the order in which they run.
+    /// All kinds of load, in the order in which the quickstart runs them.
     pub const ALL: [Self; 4] =
         [Self::StreamRead, Self::RandomReads, Self::DurableWrites, Self::StreamWrite];
 
@@ -73,7 +73,7 @@ pub struct QuickstartLoadResult {
     pub bytes: u64,
     /// Time from the first submission to the last answer.
     pub took: Duration,
-    /// Latencies in microseconds.
+    /// The latencies of the operations, in microseconds.
     pub latency: Histogram<u64>,
     pub wrong: u64,
 }
@@ -115,7 +115,7 @@ fn area(part: QuickstartLoadKind, blocks: u64) -> Range<u64> {
 }
 
 impl Subject {
-    /// Runs one part. Random parts run for `time`; streams run once over their area.
+    /// Runs one kind of load: random loads for `time`, sequential loads once over their blocks.
     pub async fn run(
         &self,
         part: QuickstartLoadKind,
@@ -145,7 +145,7 @@ impl Subject {
         Ok(all)
     }
 
-    /// Performs one operation. Returns its latency and the number of wrong blocks.
+    /// Performs one read or write. Returns its latency and the number of blocks with wrong data.
     async fn operation(
         &self,
         part: QuickstartLoadKind,
@@ -172,7 +172,7 @@ impl Subject {
         }
     }
 
-    /// Writes every block once.
+    /// Writes each block of the volume once.
     pub async fn fill(&self) -> Result<(), volume::Error> {
         let pieces = (0..self.ledger.blocks()).step_by(64);
         let mut writes = stream::iter(pieces)
@@ -251,11 +251,11 @@ impl Subject {
     }
 }
 
-/// The sequence of blocks for operations, which is the same in every run.
+/// The addresses of the blocks that a load uses, equal in every run.
 struct QuickstartAddresses {
     part: QuickstartLoadKind,
     area: Range<u64>,
-    /// Position of a stream, which its workers share.
+    /// Position in the sequence of blocks, which all workers of a load share.
     next: AtomicU64,
 }
 
@@ -291,7 +291,7 @@ impl QuickstartAddresses {
     }
 }
 
-/// The random number generator xorshift64*.
+/// A random number generator (xorshift64*).
 struct QuickstartRandom(u64);
 
 impl QuickstartRandom {

@@ -35,7 +35,7 @@ use load::{QuickstartLoadKind, QuickstartLoadResult, Subject};
 use process::QuickstartProcess;
 use quickstart_report::{Crash, PartOutcome, QuickstartMachine, QuickstartReport};
 
-/// The emulated link: 4 ms one-way delay, 1 Gbit/s.
+/// The emulated link between gateway and node: 4 ms one-way delay, 1 Gbit/s.
 const LINE: RelayLinkSettings =
     RelayLinkSettings { delay: Duration::from_millis(4), rate: 1_000_000_000 };
 /// Size of the volume in blocks of 4 KiB: 256 MiB.
@@ -276,7 +276,7 @@ impl QuickstartSetup {
         Ok(crash)
     }
 
-    /// Waits for the destage. Returns true if it was complete in time.
+    /// Waits until the gateway has destaged all data. Returns false if that takes too long.
     async fn destaged(&self, control: &Path) -> Result<bool, Failure> {
         let begun = Instant::now();
         while begun.elapsed() < DESTAGE_WITHIN {
@@ -388,7 +388,7 @@ async fn keep(stage: &QuickstartSetup, gateway: &QuickstartProcess) -> Result<()
         node = stage.node.address,
         control = stage.control("gateway").display(),
     ))?;
-    // Wait forever: `run` handles Ctrl-C, and drops this future.
+    // Wait forever: on Ctrl-C, `run` drops this future.
     std::future::pending().await
 }
 
@@ -396,7 +396,7 @@ fn failed(doing: &str, error: &dyn std::fmt::Display) -> Failure {
     Failure::new(format!("{doing}: {error}"))
 }
 
-/// Shows the progress on a terminal; prints nothing elsewhere.
+/// Shows the progress of the quickstart on a terminal; otherwise prints nothing.
 struct QuickstartProgressBar(ProgressBar);
 
 impl QuickstartProgressBar {
@@ -419,5 +419,5 @@ impl QuickstartProgressBar {
     }
 }
 
-/// Number of calls of [`QuickstartProgressBar::begin`].
+/// Number of steps of the quickstart: calls of [`QuickstartProgressBar::begin`].
 const STEPS: u64 = 16;

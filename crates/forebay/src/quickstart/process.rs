@@ -14,16 +14,16 @@ use program::RunningProgram;
 use rustix::process::Signal;
 use tokio::sync::oneshot;
 
-/// A running `forebay serve`. Dropping it kills the process.
+/// A running `forebay serve` process. Dropping this kills the process.
 #[derive(Debug)]
 pub struct QuickstartProcess {
     name: &'static str,
     running: RunningProgram,
-    /// File to which the process writes its events.
+    /// The file to which the process writes its events (log messages).
     events: PathBuf,
     /// First address on which the process listens.
     pub address: SocketAddr,
-    /// Time from the start of the process until it listened.
+    /// Time between the start of the process and the moment at which it listened.
     pub ready_after: Duration,
 }
 
@@ -120,6 +120,6 @@ impl QuickstartProcess {
     }
 }
 
-/// Placeholder for the address of a process that has not printed it yet.
+/// Placeholder address for a process that has not printed its address yet.
 const LOOPBACK_UNKNOWN: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);

@@ -28,7 +28,7 @@ pub struct QuickstartMachine {
     pub kernel: String,
 }
 
-/// The result of one part of the load, with or without the gateway.
+/// The result of one kind of load, with or without the gateway.
 #[derive(Clone, Debug, Serialize)]
 pub struct PartOutcome {
     pub part: &'static str,
@@ -49,7 +49,7 @@ pub struct PartOutcome {
     pub max_us: u64,
     /// Pairs of percentile and latency in microseconds.
     pub percentiles_us: Vec<(f64, u64)>,
-    /// Bytes that crossed the link while this part ran, including destage and read-ahead.
+    /// Traffic on the link during this load, including destage and read-ahead.
     pub link: RelayTraffic,
     /// Share of the reads that the gateway answered from its memory or log; `None` without the gateway.
     pub hit_ratio: Option<f64>,
@@ -59,11 +59,11 @@ pub struct PartOutcome {
 /// The result of the crash: the gateway was killed during writes and started again, and every block was read.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Crash {
-    /// Number of writes that the gateway had acknowledged before it was killed.
+    /// Number of writes that the gateway had acknowledged when it was killed.
     pub writes_acknowledged: u64,
     /// Dirty bytes in the gateway's log, as reported at most 50 ms before the kill.
     pub dirty_bytes_at_kill: u64,
-    /// Time in milliseconds from the start of the new process until it listened.
+    /// Time in milliseconds between the start of the new gateway process and the moment at which it listened.
     pub recovered_ms: u64,
     /// Number of blocks of 4 KiB with an acknowledged version. All were read again through the gateway.
     pub blocks_verified: u64,
@@ -74,7 +74,7 @@ pub struct Crash {
     pub destaged: bool,
     /// Number of blocks that were read directly at the node after the destage.
     pub blocks_verified_at_node: u64,
-    /// Number of blocks with wrong content when they were read directly at the node.
+    /// Number of blocks with wrong content when the volume was read directly at the node, without the gateway.
     pub blocks_lost_at_node: u64,
 }
 

@@ -99,7 +99,7 @@ pub fn attached_line(attached: &AttachedVolumeStatus) -> String {
     text + "\n"
 }
 
-/// Describes a portal and the targets that are reached through it, in one line.
+/// Describes in one line a portal and the targets that initiators reach through it.
 fn portal_line(portal: &PortalStatus) -> String {
     let mut text = format!("listening on {} (group {}", portal.address, portal.group);
     if portal.tls {
@@ -115,7 +115,7 @@ fn portal_line(portal: &PortalStatus) -> String {
     text
 }
 
-/// Describes a gateway's state in its pair.
+/// Describes the role of a gateway in its pair, and the state of the partner.
 pub fn pair_in_words(pair: &PairStatus) -> String {
     let partner = if pair.partner_is_there { "there" } else { "away" };
     let mut text = format!("{}, the partner is {partner}", pair.role);
@@ -316,7 +316,7 @@ fn in_short(times: &Map<String, Value>) -> String {
     }
 }
 
-/// Formats a duration in its two largest units.
+/// Formats `seconds` in the two largest units, such as minutes and seconds.
 pub fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

@@ -14,7 +14,7 @@ const OK: u8 = 0;
 const WARNING: u8 = 1;
 /// Hosts get errors or must wait, or soon will, or data is lost.
 const CRITICAL: u8 = 2;
-/// The process does not run, does not answer, or its response cannot be read.
+/// Exit code if the process does not run, does not answer, or its answer cannot be read.
 const UNKNOWN: u8 = 3;
 
 /// Prints the line for the status that `ask` returns, and returns the exit code.
@@ -47,7 +47,7 @@ fn served(status: &ServingStatus) -> String {
     let volumes: usize = status.targets.iter().map(|target| target.units.len()).sum();
     let units: Vec<_> = status.targets.iter().flat_map(|target| &target.units).collect();
     let dirty = |is_near: bool| -> Option<u64> {
-        // Several units may share one log.
+        // Count each log once, since several units may share it.
         let logs: BTreeMap<_, _> = units
             .iter()
             .filter(|unit| unit.remote().is_some() == is_near)

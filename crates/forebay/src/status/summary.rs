@@ -15,7 +15,7 @@ const HEAD: [&str; 9] =
     ["volume", "health", "dirty", "oldest", "log", "lasts", "link", "claim", "last error"];
 const NOTHING: &str = "-";
 
-/// Returns the status as the text of one screen.
+/// Returns a summary of the status that fits on one screen.
 pub fn for_people(status: &ServingStatus) -> String {
     let mut text = first_line(status);
     text.extend(status.attached.as_ref().map(attached_line));
@@ -110,7 +110,7 @@ fn claim(unit: &UnitStatus) -> Option<String> {
     Some(format!("{}{away}", claim.owner))
 }
 
-/// Returns the most urgent error that the cache reports now.
+/// Returns the most urgent of the errors that the cache reports at present.
 fn last_error(cache: &CacheFigures) -> Option<&str> {
     let tier = cache.tier.as_ref().and_then(|tier| tier.tier_error.as_ref());
     let share = cache.sharing.as_ref().and_then(|sharing| sharing.share_lost.as_ref());

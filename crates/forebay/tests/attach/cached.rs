@@ -168,7 +168,7 @@ fn a_detach_drains_first_and_keeps_the_device_if_the_drain_fails() {
     assert_eq!((&told["stable"], &told["dirty_bytes"]), (&true.into(), &0.into()));
     assert_eq!(told["log"], scene.place.path("gateway.log").display().to_string());
     assert!(ends(&mut attached.program) && !mount.is_mounted());
-    // The node has all data: read the volume directly there, without the cache.
+    // The detach has destaged all data: read the volume at the node, without the cache.
     let url = scene.node.url(NODE);
     let far = attach(&[&url, "--read-only", "--mount", &folder]);
     assert!(fs::read(mount.file("file")).expect("read") == data(2));
@@ -189,7 +189,7 @@ fn a_control_socket_that_another_process_has_stops_no_attach() {
     command.args(["attach", GATEWAY, "--config"]).arg(&scene.config);
     let mut attached = start(&mut command).expect("attached");
     let mut events = attached.stderr();
-    // The node still answers on the control socket, which the attachment could not take.
+    // The attachment could not take the node's control socket, so the node still answers there.
     assert_eq!(scene.status()["targets"][0]["name"], NODE);
     attached.signal(rustix::process::Signal::TERM);
     assert!(ends(&mut attached.program));
@@ -199,7 +199,7 @@ fn a_control_socket_that_another_process_has_stops_no_attach() {
     assert!(own.starts_with("/run/forebay-attach/"), "{said}");
 }
 
-/// The process answers before its far volume does, and reports that it is starting.
+/// The attaching process answers before its far volume does, and reports that it is starting.
 #[test]
 fn an_attach_that_waits_for_its_far_volume_reports_that_it_starts() {
     if !is_possible() {

@@ -114,7 +114,7 @@ fn a_device_in_use_stays_attached() {
     // Attaching the volume twice is refused, because the second process could overwrite data of the first.
     let twice = try_attach(&[&url]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
-    // The volume's identity is checked, so another spelling of its address does not help.
+    // Another spelling of the node's address does not help: volumes are compared by their identity.
     let other = url.replace("127.0.0.1", "127.1");
     let twice = try_attach(&[&other]).map(|_| ()).expect_err("attached twice");
     assert!(twice.contains("is attached already") && twice.contains(&attached.ready), "{twice}");
@@ -314,7 +314,7 @@ fn a_flush_reports_writes_that_the_far_volume_lost() {
         let stable = place.path("stable.img");
         fs::copy(&image, &stable).expect("copied");
         for (n, bytes) in content(round, 4096 * 300).chunks(4096).enumerate() {
-            // Write to random positions, some of them twice, and discard space now and then.
+            // Write at random positions, some of them twice, and discard some blocks.
             let at = (bytes[0] as usize % 64 * 32 + bytes[1] as usize % 40) * 4096 % BYTES;
             let new = &mut model[at..at + 4096];
             if n % 10 == 0 {
@@ -462,7 +462,7 @@ fn data_that_the_kernel_discarded_after_an_error_is_never_called_stable() {
     assert!(!ends(&mut attached.program), "the process says it, too");
     assert!(!mount.is_mounted() && !has_device(&attached));
 
-    // Lose data once more, this time at a forced detach.
+    // Lose written data again, this time by a forced detach.
     let mut attached = attach(&arguments[..3]);
     let device = fs::OpenOptions::new().write(true).open(&attached.ready).expect("opens");
     device.write_all_at(&content(1, 1 << 20), 0).expect("in the page cache");

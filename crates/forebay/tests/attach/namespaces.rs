@@ -73,7 +73,7 @@ fn sleep_in_namespace(propagation: &str) -> RunningProgram {
     sleeping
 }
 
-/// Regression: the folder stayed empty for other programs, without a message that explained it.
+/// Regression test: other programs saw an empty folder, and no message explained why.
 #[test]
 fn a_mount_that_other_programs_do_not_see_is_reported() {
     if !is_possible() {

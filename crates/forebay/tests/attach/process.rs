@@ -1,4 +1,4 @@
-//! The process of an attachment: its errors, `--background`, and its stderr.
+//! Tests the process of `forebay attach`: its errors, `--background` and its stderr.
 
 use std::{fs, io::Read};
 
@@ -52,7 +52,7 @@ fn an_attach_in_the_background_returns_when_the_device_exists() {
     let attached: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(attached["bytes"], 64 << 20);
     assert_eq!(attached["direct_io"], true);
-    // SIGHUP must not end the serving process: it has no terminal of its own.
+    // SIGHUP must not end the process in the background, which has no terminal.
     let process = attached["process"].as_i64().expect("a number") as i32;
     let process = rustix::process::Pid::from_raw(process).expect("a process");
     rustix::process::kill_process(process, Signal::HUP).expect("it runs");

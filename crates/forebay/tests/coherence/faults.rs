@@ -30,7 +30,7 @@ async fn data_acknowledged_from_the_nvram_reaches_the_other_gateway_and_is_recov
             assert_eq!(read(&**to, block).await.expect("read"), content(block, version));
         }
     }
-    // Now kill the gateway while no other gateway has seen the acknowledged writes.
+    // Kill the gateway before any other gateway has read the acknowledged writes.
     let port = near.address.port();
     drop(a);
     for version in 100..105 {
@@ -78,7 +78,7 @@ async fn blocks_discarded_at_one_gateway_read_as_zeros_at_the_other() {
             write(&*a, block, version).await.expect("written");
         }
         assert_eq!(read(&*b, 40).await.expect("read"), content(40, version));
-        // Discard from the middle of one range over several whole ranges.
+        // Discard blocks from the middle of a token's range over several whole ranges.
         let discarded = Extent { lba: Lba(5 * 8), blocks: 50 * 8 };
         a.discard(discarded).await.expect("discarded");
         for block in 0..64 {
@@ -130,7 +130,7 @@ async fn a_gateway_that_a_restored_node_does_not_know_is_fenced_and_shows_the_re
     other.kill();
     let refused = place.try_serve("b", &text("b", "")).err().expect("refused");
     assert!(refused.contains("knows nothing of this log, which was generation 2"), "{refused}");
-    // The refusal holds with `accept_loss`, too: other gateways may have been granted its ranges.
+    // Even with `accept_loss` the gateway is refused: other gateways may have been granted its ranges.
     let other = place.serve("b", &text("b", "accept_loss = true\nhosts_unmounted = true"));
     let figures =
         || other.status()["targets"][0]["units"][0]["layers"][1]["figures"]["share_lost"].clone();

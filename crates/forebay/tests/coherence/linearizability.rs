@@ -23,7 +23,7 @@ struct Value {
     value: u64,
     /// Time at which the write of this value began; `None` if no call has written it.
     written: Option<u64>,
-    /// Earliest end and latest begin of all calls with this value.
+    /// The earliest end of a call that wrote or read this value, and the latest begin of such a call.
     first_end: u64,
     last_begin: u64,
 }
@@ -34,7 +34,7 @@ pub fn fault(calls: &[Call]) -> Option<String> {
     let initial = Value { value: 0, written: Some(0), first_end: 0, last_begin: 0 };
     values.insert(0, initial);
     for call in calls {
-        // Skip a read that failed: it has returned no value.
+        // Skip a failed read, which has returned no value.
         let Some(ended) = call.ended.or(call.writes.then_some(u64::MAX)) else { continue };
         let fresh = Value { value: call.value, written: None, first_end: u64::MAX, last_begin: 0 };
         let value = values.entry(call.value).or_insert(fresh);
@@ -89,9 +89,8 @@ fn a_linearizable_history_has_no_fault() {
         fault(&[write(1, 10, 20), read(1, 30, 40), write(2, 50, 60), read(2, 70, 80)]),
         None
     );
-    // During a write, reads may return first the old, then the new value.
+    // Reads during a write may return the old value first and the new value later.
     assert_eq!(fault(&[write(1, 10, 50), read(0, 15, 20), read(1, 30, 40)]), None);
-    // Two concurrent writes may take effect in either order.
     assert_eq!(fault(&[write(1, 10, 50), write(2, 10, 50), read(1, 60, 70)]), None);
     // A write without an answer may take effect late.
     let lost = Call { ended: None, ..write(1, 10, 0) };

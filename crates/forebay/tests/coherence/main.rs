@@ -311,7 +311,7 @@ async fn the_node_lists_all_gateways_that_share_a_volume() {
     assert_eq!(told[1]["present"], false);
 }
 
-/// The calls of all clients with their results, block by block.
+/// The calls of all hosts with their results, by block.
 #[derive(Default)]
 struct Record {
     calls: Mutex<Vec<(u64, Call)>>,
@@ -404,7 +404,7 @@ async fn hosts_of_two_gateways_see_a_linearizable_disk() {
         }
         faults += 1;
     }
-    // Waiting calls must complete once there are no more faults.
+    // Without further faults, all waiting calls must complete.
     tokio::time::sleep(Duration::from_secs(3)).await;
     record.stop.store(true, Ordering::Relaxed);
     for host in hosts {

@@ -21,7 +21,7 @@ const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const COUNTER: &str = "iqn.2026-11.test:counter";
 const DATA: &str = "iqn.2026-11.test:data";
 
-/// Settings of a node with a log of its own, which supports claims.
+/// Settings of a node that has a log of its own and supports claims.
 fn with_epochs(place: &Place, name: &str, port: u16) -> String {
     let path = |end: &str| place.path(&format!("{name}.{end}")).display().to_string();
     let cache = format!(
@@ -78,7 +78,7 @@ impl Site {
         Self { place, counter, data, near }
     }
 
-    /// Returns both volumes as hosts of the gateway see them.
+    /// Returns both volumes as a host accesses them through the gateway.
     async fn hosts(&self) -> [Arc<RemoteVolume>; 2] {
         [host(self.near.address, GATEWAY, 0).await, host(self.near.address, GATEWAY, 1).await]
     }
@@ -140,7 +140,7 @@ fn count(hosts: [Arc<RemoteVolume>; 2], from: u64) -> (JoinHandle<()>, Arc<Atomi
     (writer, answered)
 }
 
-/// Returns the counter, and checks that all data that it counts is present.
+/// Returns the value of the counter, and checks that all data which it counts is present.
 async fn counted(counter: &dyn Volume, data: &dyn Volume) -> u64 {
     let found = read(counter, 1).await.expect("read");
     let version = (1..1_000_000).find(|version| content(1, *version) == found);
@@ -211,7 +211,7 @@ async fn without_the_log_both_far_volumes_hold_one_consistent_prefix() {
     eventually("writes", || answered.load(Ordering::SeqCst) > then + 400).await;
     site.near.kill();
     writer.await.expect("no panic");
-    // Restarted nodes discard a partial epoch. Both volumes together must still be consistent.
+    // Restarted nodes discard an incomplete epoch. The two volumes must still be consistent with each other.
     site.counter.kill();
     site.data.kill();
     let text = with_epochs(&site.place, "counter", site.counter.address.port());

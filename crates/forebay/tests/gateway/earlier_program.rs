@@ -21,11 +21,11 @@ use crate::support::{Place, Serving, content, forebay, read, stderr, write};
 const NODE: &str = "iqn.2026-11.test:node";
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// A node with a gateway in front of it.
+/// A node and a gateway over it, run by an earlier version of the program.
 struct EarlierSite {
     name: &'static str,
     front: Front,
-    /// Keys of the cache in addition to its log.
+    /// Settings keys of the cache, except those of its log.
     cache: &'static str,
 }
 
@@ -164,7 +164,7 @@ impl EarlierSite {
         }
     }
 
-    /// Writes to the unit that `program` serves, ends the program, and leaves its files.
+    /// Runs `program` as the server, writes to its unit, ends it, and keeps its files.
     async fn write(&self, program: &Path, place: &Place, end: EarlierEnd) {
         if self.cache.contains("log_key") {
             make_key(program, place);

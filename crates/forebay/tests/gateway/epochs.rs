@@ -19,7 +19,7 @@ use crate::support;
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 const NODE: &str = "iqn.2026-11.test:node";
 
-/// Settings of a node with a log of its own, which supports claims.
+/// Settings of a node that has a log of its own and supports claims.
 fn with_epochs(place: &Place, port: u16) -> String {
     let cache = format!(
         "}}, {{ cache = {{ log = '{}', log_size = '32MiB', dram = '8MiB', nvram_size = '1MiB', \
@@ -271,7 +271,7 @@ async fn reads_of_a_plain_file_are_refused_after_its_gateway_was_killed_during_a
     }
     let refused = refused.expect("a gateway was killed in the middle of a round");
     assert!(refused.contains("in the middle of a destage round"), "{refused}");
-    // Once the gateway has sent the rest of the epoch, other initiators can read.
+    // When a new gateway has sent the rest of the epoch, other initiators can read the volume.
     let near = place.serve("gateway", &settings(""));
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
     let last = prefix(&far, sent.load(Ordering::SeqCst)).await.expect("a prefix");
@@ -344,7 +344,7 @@ async fn drained(is_whole: bool, delay: &str) -> (f64, f64) {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "figures, a minute"]
 async fn destage_throughput_with_and_without_atomic_epochs() {
-    // Measure with a link of 4 ms one way, and without one.
+    // Measure with a round trip time of 8 ms, and with none.
     for delay in ["8ms", "0ms"] {
         let (mut plain, mut whole) = (Vec::new(), Vec::new());
         for _ in 0..5 {

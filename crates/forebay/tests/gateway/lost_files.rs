@@ -22,7 +22,7 @@ const LAZY: &str = "destage_idle = '60s'\ndestage_threshold = 0.9\ndirty_age = '
 /// 16 MiB in blocks of 4 KiB: twice the memory of the gateway.
 const BLOCKS: u64 = 4096;
 
-/// A node, and a gateway that keeps writes in its log.
+/// A node, and a gateway over it that keeps written data in its log.
 struct Pair {
     place: Place,
     far: Serving,
@@ -162,7 +162,8 @@ async fn a_truncated_log_reports_its_lost_data_and_destages_the_rest() {
         } else {
             let found = read(&*node, block).await.expect("read");
             assert_eq!(found, content(block, 1), "block {block}");
-            // Data that was destaged from memory and then evicted is read from the node.
+            // The gateway has destaged this block from memory and may have evicted it: then it must read it from the
+            // node.
             let found = read(&*volume, block).await.expect("read");
             assert_eq!(found, content(block, 1), "block {block} at the gateway");
         }
@@ -192,7 +193,7 @@ fn events_of(running: &mut Running) -> Arc<Mutex<String>> {
     events
 }
 
-/// Regression: SIGBUS ended the process with all its targets.
+/// Regression test: an access to the truncated file raised SIGBUS, which ended the process with all targets.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_truncated_or_removed_nvram_file_does_not_end_the_process_and_loses_nothing() {
     type Damage = fn(&PathBuf);

@@ -83,7 +83,7 @@ async fn a_gateway_killed_while_written_to_loses_nothing() {
         assert!(versions.iter().all(|(acknowledged, _)| *acknowledged > 0));
         near = place.serve("gateway", &gateway(place.folder.path(), far.address, ""));
         assert_nothing_lost(&*connect(near.address, GATEWAY).await, &versions).await;
-        // At the end the gateway destages all its data to the far volume.
+        // After its restart, the gateway must destage all data to the far volume.
         eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
         assert_nothing_lost(&*connect(far.address, NODE).await, &versions).await;
     }
@@ -289,7 +289,7 @@ fn serve_with_events(place: &Place, name: &str, text: &str) -> (Serving, PathBuf
     (place.serve_with(name, text, file), path)
 }
 
-/// Returns how often these words occur in the events so far.
+/// Returns how often `words` occur in the event file so far.
 fn told(events: &Path, words: &str) -> usize {
     std::fs::read_to_string(events).expect("text").matches(words).count()
 }
@@ -320,7 +320,7 @@ async fn an_outage_is_logged_once_and_its_end_once() {
     }
 }
 
-/// Regression: node and gateway logged the refused login again every five seconds.
+/// Regression test: node and gateway logged the refused login every five seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_target_that_starts_to_refuse_the_gateway_is_logged_once_at_both_ends() {
     let place = Place::new();
@@ -359,7 +359,7 @@ async fn a_gateway_without_a_cache_is_written_through() {
     volume.flush().await.expect("all was stable when it was answered");
 }
 
-/// Writes `blocks` blocks from `first` with one command.
+/// Writes `blocks` blocks, from block `first` on, with one command.
 async fn write_run(
     volume: &impl Volume,
     (first, blocks): (u64, u64),
@@ -397,7 +397,7 @@ async fn a_full_log_without_its_far_volume_refuses_writes_and_keeps_acknowledged
         ["fills up", "log is full", "has room again"].map(|text| events.matches(text).count())
     };
     let mut settings = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
-    // The initiator retries a refused write for this long.
+    // Let the initiator give up a refused write after this time.
     settings.busy_time_out = Duration::from_millis(100);
     let volume = RemoteVolume::connect(settings).await.expect("a login");
     let (large, small) = ((4000, 256), (8000, 64));
@@ -419,7 +419,7 @@ async fn a_full_log_without_its_far_volume_refuses_writes_and_keeps_acknowledged
     overwrite_until_busy(&volume, large, of_large).await;
     overwrite_until_busy(&volume, small, of_small).await;
     let mut taken = 1;
-    // Write one block at a time; the volume has 64 MiB.
+    // Write one block at a time until the log is full; the volume has 64 MiB.
     let refused = loop {
         match write(&volume, taken, 1).await {
             Ok(()) => taken += 1,

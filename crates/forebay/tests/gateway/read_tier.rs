@@ -42,7 +42,7 @@ async fn reads_are_answered_from_the_read_tier_and_survive_its_corruption() {
     assert!(figure(&near, "tier_used_bytes") > BLOCKS * 2048);
     assert!(figure(&near, "tier_bytes") > 60 << 20);
 
-    // Another program overwrites the whole disk. None of its bytes may ever be returned.
+    // Overwrite the whole disk of the read tier. The gateway must never return one of these bytes.
     let file = std::fs::OpenOptions::new().write(true).open(&disk).expect("it is there");
     for at in (1 << 20..64 << 20).step_by(1 << 20) {
         file.write_all_at(&vec![0xee; 1 << 20], at).expect("written");

@@ -12,7 +12,7 @@ enum Lost {
     Blank,
 }
 
-/// Removes the log, or zeros its first MiB. Returns a function that restores it.
+/// Removes the log, or zeros its first MiB. Returns a function that restores the log.
 fn lose(log: &std::path::Path, how: Lost) -> impl FnOnce() + use<> {
     let whole = std::fs::read(log).expect("a log");
     match how {
@@ -89,7 +89,7 @@ async fn a_missing_log_with_an_existing_nvram_is_not_created_again() {
         let put_back = lose(&place.path("gateway.log"), how);
         let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
         assert!(told.contains("forebay forget"), "{told}");
-        // If the records are lost as well, the NVRAM still identifies the log.
+        // Remove the gateway's records as well: the NVRAM still shows that a log existed.
         let (records, away) = (place.path("forebay-state"), place.path("away"));
         std::fs::rename(&records, &away).expect("records");
         for _ in 0..2 {
@@ -253,7 +253,7 @@ async fn the_claim_of_a_missing_log_is_reported_as_our_own() {
     write(&*volume, 1, 1).await.expect("taken");
     drop(volume);
     near.kill();
-    // The gateway has lost its log and also the record of the log.
+    // Remove the record of the lost log, too.
     give_up(&place, "gateway", "gateway.log");
     let config = place.path("gateway.toml").display().to_string();
     let check = run(&["check", "--config", &config]);
@@ -265,7 +265,7 @@ async fn the_claim_of_a_missing_log_is_reported_as_our_own() {
     let told = place.try_serve("gateway", &settings).err().expect("its log is lost");
     assert!(told.contains("(this gateway itself)") && !told.contains("adopt"), "{told}");
     assert!(told.contains("gateway.log") && told.contains("forebay claim drop"), "{told}");
-    // Another gateway gets a message that names the owner of the claim.
+    // The message to another gateway names the owner of the claim.
     let other = format!("initiator_name = 'iqn.2026-11.test:second'\n{settings}")
         .replace("gateway.log", "second.log");
     let config = place.write("second", &other).display().to_string();

@@ -87,7 +87,7 @@ async fn a_move_gives_no_initiator_access_that_it_did_not_have_before() {
     };
     let wide = allow.replace("user = \"alice\", ", "");
     let nodes = [
-        // No setting of this node mentions the target, and its `[accept]` admits all initiators.
+        // The settings of this node do not mention the target, and its `[accept]` admits all initiators.
         place.serve("open", &cellar("open", &seeds, &accept("open"))),
         there("everybody", "ca", mutual),
         there("wide", "ca", &format!("{wide}{mutual}")),
@@ -306,7 +306,7 @@ async fn a_unit_that_is_not_served_keeps_its_name_its_target_and_its_serial_numb
     }
 }
 
-/// Each incoming move occupies one of the 64 connections of the naming service.
+/// The node may have 64 connections for naming, and each incoming move occupies one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seventeenth_volume_at_once_is_refused_at_both_ends() {
     let (place, _seed, seeds) = place();

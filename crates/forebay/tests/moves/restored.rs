@@ -58,7 +58,7 @@ async fn a_node_restored_to_a_state_before_a_move_does_not_serve_the_moved_volum
     let _seed = place.serve("seed", &seed);
     eventually("it gives way", || !serves(&attic)).await;
     assert!(serves(&cellar) && place.path("payroll.img").exists());
-    // The operator decides to serve the older copy, and the other node stops serving.
+    // The operator decides to serve the older copy of the volume; the other node then stops serving the volume.
     attic.terminate();
     let newer = attic_settings.replace("lun = 3", "lun = 3\ngeneration = 7");
     let attic = place.serve("attic", &newer);
@@ -188,6 +188,6 @@ async fn the_destination_serves_before_the_source_has_closed_the_unit() {
     assert_eq!(moved["stage"], "moved");
     assert!(serves(&cellar) && !serves(&attic));
     let pause = moved["pause_seconds"].as_f64().expect("seconds");
-    // Hosts waited for one flush and little more.
+    // Hosts waited no longer than for one flush and a little more.
     assert!((1.5..2.7).contains(&pause), "{pause}");
 }

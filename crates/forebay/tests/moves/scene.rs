@@ -21,7 +21,7 @@ use crate::support::{
 pub const PAYROLL: &str = "iqn.2026-11.test:payroll";
 pub const BLOCKS: u64 = 2048;
 
-/// Creates a folder with the shared secret, and starts a seed node in it.
+/// Creates a folder with the secret that all nodes share, and starts a seed node in the folder.
 pub fn place() -> (Place, Serving, [SocketAddr; 1]) {
     let place = Place::new();
     secret(&place, "names");
@@ -30,7 +30,7 @@ pub fn place() -> (Place, Serving, [SocketAddr; 1]) {
     (place, seed, [at])
 }
 
-/// Settings of the node that has the volume; `more` is added to its target.
+/// Settings of the node that serves the volume `payroll`; `more` is added to its target.
 pub fn attic(port: u16, seeds: &[SocketAddr], more: &str) -> String {
     format!(
         "{}[[target]]\nname = \"{PAYROLL}\"\n{more}[[target.unit]]\nvolume = \"payroll\"\nlun = 3\n\
@@ -61,7 +61,7 @@ pub fn move_volume(of: &Serving, volume: &str, to: &str, more: &[&str]) -> Outpu
         .expect("the binary runs")
 }
 
-/// Returns true if the node serves the target of the volume `payroll` now.
+/// Returns true if node `of` serves the target of the volume `payroll` at present.
 pub fn serves(of: &Serving) -> bool {
     let status = of.status();
     let targets = status["targets"].as_array().expect("targets").clone();
@@ -70,7 +70,7 @@ pub fn serves(of: &Serving) -> bool {
     })
 }
 
-/// Waits until the node has received entries of the nodes with these names.
+/// Waits until node `of` has received the naming entries of all `nodes`.
 pub async fn knows(of: &Serving, nodes: &[&str]) {
     eventually("names", || nodes.iter().all(|node| known_node(of, node).is_some())).await;
 }

@@ -20,7 +20,7 @@ use object::ObjectAddress;
 
 const PARTITION: u64 = 0x20000;
 
-/// A drive with a folder that has its key file.
+/// A simulated object drive, and a folder that holds its key file.
 struct Scene {
     drive: Drive,
     folder: tempfile::TempDir,
@@ -53,7 +53,7 @@ impl Scene {
         command.output().await.expect("the program runs")
     }
 
-    /// Runs a command as the drive's owner, and returns what it prints.
+    /// Runs a command with the key of the drive, and returns its output.
     async fn owner(&self, act: &str, args: &[&str]) -> String {
         let key = self.path("drive.key");
         let args = [args, &["--key-file", key.to_str().unwrap()]].concat();

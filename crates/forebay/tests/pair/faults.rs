@@ -76,7 +76,7 @@ async fn a_session_with_a_mirror_leg_ends_when_its_gateway_opens_the_leg() {
     scene.until(1, "alone").await;
     let error = half.read(extent).await.expect_err("it is in use");
     assert!(!matches!(error, volume::Error::ReadOnly), "the session goes on: {error}");
-    // A session that begins now gets the error that the leg is in use.
+    // A new session gets the error that the leg is in use.
     let half = connect(scene.members[1].address, "iqn.2026-11.test:half-b").await;
     let error = half.read(extent).await.expect_err("it is in use");
     assert!(matches!(error, volume::Error::ReadOnly), "{error}");
@@ -141,7 +141,7 @@ async fn a_stale_mirror_leg_that_starts_alone_serves_nothing_and_is_filled_later
     scene.write(&host, 0..20, 2).await;
     assert_eq!(scene.role(0), "alone");
     scene.serving[0].kill();
-    // Both gateways were down, and the one that lacks data starts first.
+    // Both gateways were down. The one whose leg lacks data starts first.
     scene.start(1);
     scene.until_refused(1, &["taken up by iqn.2026-11.test:host-a"]).await;
     let begun = Instant::now();
@@ -250,7 +250,7 @@ async fn a_takeover_of_an_encrypted_log_needs_its_own_key() {
     scene.check(&host, 0..20, 1).await;
     scene.write(&host, 0..20, 2).await;
     scene.serving[1].kill();
-    // With another key the gateway does not serve, and the data stays unchanged.
+    // Without the right key the gateway must not serve, and must not change the log.
     scene.start_instead(1, &wrong);
     scene.until_refused(1, &["log_key"]).await;
     scene.serving[1].kill();

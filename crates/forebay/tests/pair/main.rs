@@ -64,7 +64,7 @@ impl Host {
             let (_, tried) = versions.get(&block).copied().unwrap_or_default();
             let version = tried + 1;
             versions.entry(block).or_default().1 = version;
-            // Repeat the write until it succeeds, as a host does.
+            // Repeat a failed write until it succeeds, as a host does.
             while let Err(error) = write(&*volume, block, version).await {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 println!("host: {error}");

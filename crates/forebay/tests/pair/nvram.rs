@@ -1,4 +1,4 @@
-//! A pair that acknowledges writes from the NVRAMs of both gateways.
+//! Tests a pair of gateways that acknowledges writes when they are in the NVRAMs of both.
 
 use crate::{
     scene::{GATEWAY, Scene, pair, settings},
@@ -24,7 +24,7 @@ async fn a_gateway_whose_nvram_file_was_lost_serves_nothing_until_its_partner_is
     let active = is_active(&scene).expect("one serves");
     let host = scene.host(active).await;
     scene.check(&host, 0..20, 1).await;
-    // The gateway that had lost its NVRAM has every write again.
+    // The gateway that had lost its NVRAM must have all writes now.
     scene.write(&host, 0..10, 2).await;
     scene.serving[active].kill();
     scene.until(1 - active, "alone").await;

@@ -1,4 +1,4 @@
-//! Two gateways that are a pair, and their node: settings and queries.
+//! Starts two gateways that form a pair, and their node, and queries their state.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -28,7 +28,7 @@ pub struct Member {
 }
 
 pub fn members() -> [Member; 2] {
-    // Hold both listeners until both ports are known, so that they differ.
+    // Hold both listeners until both ports are known, so that the ports differ.
     let held = [0, 1].map(|_| free_port());
     let [a, b] = held.map(|listener| listener.local_addr().expect("an address"));
     [Member { name: "a", address: a }, Member { name: "b", address: b }]
@@ -100,7 +100,7 @@ pub fn pair(serving: &Serving) -> serde_json::Value {
     target["pair"].clone()
 }
 
-/// A node and both gateways, the first of which is active.
+/// A node, and a pair of gateways whose first one is active.
 pub struct Scene {
     pub place: Place,
     pub node: Serving,
@@ -129,7 +129,7 @@ impl Scene {
         self.start_instead(index, &format!("{}\n{more}", self.more));
     }
 
-    /// As [`Self::start`], with other settings of the gateway's cache than before.
+    /// Like [`Self::start`], but with other cache settings for the gateway than before.
     pub fn start_instead(&mut self, index: usize, more: &str) {
         let text = settings(&self.place, self.node.address, self.members, index, more);
         self.serving[index] = self.place.serve(self.members[index].name, &text);
@@ -145,7 +145,7 @@ impl Scene {
         eventually(&format!("{name}: {role}"), || pair(&self.serving[index])["role"] == role).await;
     }
 
-    /// Waits until a standby gateway reports this reason for its state.
+    /// Waits until standby gateway `index` gives `words` as the reason for its state.
     pub async fn until_refused(&self, index: usize, words: &[&str]) {
         let is_reported = || {
             let pair = pair(&self.serving[index]);
@@ -159,7 +159,7 @@ impl Scene {
         pair(&self.serving[index])["role"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// Connects a host to a gateway, and waits until it is active.
+    /// Connects a host to gateway `index`, and waits until that gateway is active.
     pub async fn host(&self, index: usize) -> Arc<RemoteVolume> {
         loop {
             if let Ok(host) = self.log_in(index).await {

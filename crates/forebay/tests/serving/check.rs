@@ -54,7 +54,7 @@ const LOOPBACK: &str = "['127.0.0.1:0']";
 fn files_that_serve_could_not_make_are_refused_by_check() {
     let place = Place::new();
     let memory = "{ memory = { size = '16MiB' } }";
-    // A log of 4 TiB is larger than any disk of this machine.
+    // No disk of this machine has room for a log of 4 TiB.
     let log = format!("{memory}, {{ cache = {{ log = 'l.log', log_size = '4TiB' }} }}");
     let nvram = format!(
         "{memory}, {{ cache = {{ log = 'l.log', log_size = '32MiB', dram = '4TiB', nvram = 'nv', \
@@ -100,7 +100,7 @@ fn files_that_fit_their_disk_only_one_by_one_are_refused() {
     assert!(text.contains("bytes together") && text.contains("remedy: free space"), "{text}");
 }
 
-/// `serve` and `check` read the same records.
+/// `serve` and `check` read the same records of used storage.
 #[test]
 fn records_that_serve_would_refuse_are_found() {
     let place = Place::new();
@@ -140,7 +140,7 @@ fn records_that_serve_would_refuse_are_found() {
     fs::write(&claim, "damaged").expect("written");
     refused("is damaged");
     fs::remove_file(&claim).expect("there");
-    // Without `state`, records of storage are in a folder next to the settings file.
+    // Without the key `state`, records of used storage are in a folder next to the settings file.
     let beside = place.path("forebay-state");
     let text = unit(LOOPBACK, file);
     fs::write(&beside, "").expect("written");
@@ -383,7 +383,7 @@ async fn a_log_that_was_put_back_from_a_copy_is_refused_as_serve_does() {
         let is_own = who == "was confirmed";
         assert_eq!(code, Some(i32::from(is_own)), "{checked}");
         let texts = if is_own { vec![&checked, &told] } else { vec![&told] };
-        // The message must contain the whole command, so that it can be pasted.
+        // The message must contain the whole command, ready to be pasted.
         let forget = format!(
             "`forebay forget {} --config {} --lose-data --hosts-unmounted`",
             files[0].display(),

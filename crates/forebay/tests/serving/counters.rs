@@ -42,7 +42,7 @@ async fn commands_and_pdus_are_counted_at_both_ends() {
     // Each write sends 4 KiB of immediate data, and each read returns as much in its response.
     assert!(counters["pdus_in_by_size"]["from_1024"].as_u64().unwrap() >= 64);
     assert!(counters["pdus_out_by_size"]["from_1024"].as_u64().unwrap() >= 64);
-    // One command in four is timed and counts for four.
+    // One in four commands is timed, and counts four times.
     let timed = counters["time_write"]["count"].as_u64().expect("a number");
     assert!((56..=72).contains(&timed), "{timed}");
 
@@ -134,7 +134,7 @@ async fn all_figures_of_the_papers_tables_are_reported_and_add_up() {
     let (counters, remote, cache) =
         (&status["counters"], figures(&near, "remote"), figures(&near, "cache"));
     let far_counters = &far.status()["counters"];
-    // Tables 3 and 4, for both links and both directions.
+    // Compare with Tables 3 and 4 of the paper, for both links and both directions.
     let (_, from_host) = check_sizes(counters, "in");
     let (_, to_host) = check_sizes(counters, "out");
     let (_, over_link) = check_sizes(&remote, "out");
@@ -149,12 +149,12 @@ async fn all_figures_of_the_papers_tables_are_reported_and_add_up() {
     let unused = figure("read_ahead_bytes") - figure("read_ahead_used_slots") * 4096;
     assert!(over_link < from_host && from_link - unused < to_host, "{remote} {cache}");
     assert!(at_node.1 >= over_link, "the node counts the log-in, too: {at_node:?}, {over_link}");
-    // Table 5: the host's requests by where they were answered.
+    // Compare with Table 5: the host's requests by the place that answered them.
     let number = |name: &str| cache[name].as_u64().expect("a number");
     let reads = ["nvram", "dram", "log", "lower"].map(|place| number(&format!("reads_{place}")));
     assert_eq!(reads.iter().sum::<u64>(), number("reads"), "{cache}");
     assert_eq!((number("reads"), number("writes"), number("writes_near")), (100, 300, 300));
-    // Table 6: commands as the host sent them, and as the node received them.
+    // Compare with Table 6: commands as the host sent them, and as the node received them.
     let commands = counters["commands_by_kind"].as_object().expect("a table");
     let sum: u64 = commands.values().map(|n| n.as_u64().expect("a number")).sum();
     assert_eq!(Value::from(sum), counters["commands"]);

@@ -140,7 +140,7 @@ async fn an_encrypted_log_is_unreadable_without_its_key_and_complete_with_it() {
     let host = connect(near.address, GATEWAY).await;
     let first = Extent { lba: Lba(8), blocks: 8 };
     host.read(first).await.expect("the node answers");
-    // Without its node, the gateway keeps new data only in the log.
+    // Without its node, the gateway can keep new data only in the log.
     far.kill();
     host.write(first.lba, text().into(), Durability::Stable).await.expect("written");
     drop(host);

@@ -1,4 +1,4 @@
-//! Nodes that exchange entries about their volumes, and gateways that find the volumes.
+//! Tests nodes that exchange naming entries, and gateways that find volumes by name.
 
 use std::{
     io::{Read, Write},
@@ -46,7 +46,7 @@ async fn a_gateway_finds_its_volume_again_at_another_node() {
         write(&*volume, block, 1).await.expect("taken");
     }
     eventually("destage", || near.figure("cache", "dirty_bytes") == 0).await;
-    // The volume moves to another machine, with another address, target and LUN.
+    // Move the volume to a node with another address, another target and another LUN.
     first.kill();
     for block in 32..96 {
         write(&*volume, block, 2).await.expect("taken by the log");
@@ -63,7 +63,7 @@ async fn a_gateway_finds_its_volume_again_at_another_node() {
         assert_eq!(read(&*volume, block).await.expect("read"), content(block, version), "{block}");
         assert_eq!(read(&there, block).await.expect("read"), content(block, version), "{block}");
     }
-    // Other commands accept the name as well, with and without a running process.
+    // Other commands accept the name of a volume as well, with or without a running process.
     let listed = |more: &[&str]| run(&[&["ls", "gln:payroll", "--json"], more].concat());
     let config = place.path("gateway.toml");
     let output = listed(&["--control", near.control.to_str().expect("a path")]);
@@ -146,7 +146,7 @@ async fn a_node_without_the_secret_gets_no_answers_and_is_not_believed() {
     let stranger = place.serve("stranger", &text);
     let friend = place.serve("friend", &node("friend", &seeds, "names"));
     eventually("the friend", || known_node(&seed, "friend").is_some()).await;
-    // This command asks all known nodes before it answers.
+    // `forebay ls gln:NAME` asks all known nodes before it answers.
     let output =
         run(&["ls", "gln:payroll", "--control", stranger.control.to_str().expect("a path")]);
     assert!(stderr(&output).contains("no known node has a volume payroll"), "{}", stderr(&output));

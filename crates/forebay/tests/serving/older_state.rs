@@ -78,7 +78,7 @@ fn assert_seen(clock: Clock, folder: &Path) {
     assert!(expected.contains(&hours), "{clock:?}: {hours} hours ago");
 }
 
-/// A node and a gateway, each with a state folder of its own.
+/// A node and a gateway over it, each with a state folder of its own.
 struct Site {
     place: Place,
     port: u16,
@@ -121,7 +121,7 @@ async fn write_all(volume: &dyn Volume, version: u64) {
     }
 }
 
-/// Asserts that every block has a version of this range.
+/// Asserts that each block of the volume has one of these versions.
 async fn check_all(volume: &dyn Volume, versions: Range<u64>, what: &str) {
     for block in BLOCKS {
         let found = read(volume, block).await.expect("read");
@@ -240,7 +240,7 @@ async fn a_replaced_volume_file_is_refused_regardless_of_the_clock() {
     }
 }
 
-/// The gateway's machine is cloned while it runs, and the clone is started.
+/// Clone the gateway's machine while the gateway runs, and start the clone.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_one_of_two_running_copies_of_a_gateway_serves_and_nothing_is_lost() {
     for clock in clocks() {

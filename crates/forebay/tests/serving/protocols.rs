@@ -25,7 +25,7 @@ fn hex(text: &str) -> u8 {
     u8::from_str_radix(text, 16).unwrap_or_else(|_| panic!("`{text}` is no code"))
 }
 
-/// Parses `08, 28, 9E/10, 5E/00-03` as operation codes with their service actions.
+/// Parses a table cell such as `08, 28, 9E/10, 5E/00-03` into operation codes with service actions.
 fn operations(cell: &str) -> Vec<(u8, Option<u16>)> {
     let one = |text: &str| {
         let Some((opcode, actions)) = text.split_once('/') else { return vec![(hex(text), None)] };
@@ -80,7 +80,7 @@ fn every_page_of_a_unit_is_on_the_page() {
     assert_eq!(told("log"), log);
 }
 
-/// Returns the data of a command that must end in GOOD.
+/// Executes a command that must end with status GOOD, and returns its data.
 fn ask(unit: &BlockUnit, cdb: &[u8]) -> Vec<u8> {
     let nexus = Nexus {
         number: 1,

@@ -42,7 +42,7 @@ fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Writes other settings, and returns the text that reloading them prints.
+/// Writes new settings, reloads them, and returns the output of `forebay reload`.
 fn change(place: &Place, serving: &Serving, text: &str) -> String {
     place.write("node", text);
     stdout(&reload(serving))
@@ -178,7 +178,7 @@ async fn a_reload_that_cannot_be_done_completely_changes_nothing() {
         assert!(!is_served(serving.address, "iqn.2026-11.test:more", 0).await, "{expected}");
         assert!(is_served(serving.address, NODE, 0).await);
     }
-    // Everything that was opened for the refused settings is released again.
+    // The refused reload must have closed the files that it had opened.
     change(&place, &serving, &node(&more));
     assert!(is_served(serving.address, "iqn.2026-11.test:more", 0).await);
 }
@@ -280,7 +280,7 @@ async fn a_slice_grows_as_far_as_it_fits() {
     let text = change(&place, &serving, &sized("16MiB", "8MiB"));
     assert_eq!(text, format!("changed: {NODE} LUN 0: its slice grows to 8MiB\n"));
     assert_eq!(serving.status()["targets"][0]["units"][0]["bytes"], 8 << 20);
-    // The open session is notified of the new size and uses it.
+    // The session that was open learns the new size and uses it.
     eventually("the new size", || {
         volume.extensions().refresh();
         volume.geometry().bytes() == 8 << 20
@@ -366,7 +366,7 @@ async fn units_have_slices_of_one_file_and_no_byte_belongs_to_two() {
         assert_eq!(read(&low_volume, block).await.expect("read"), content(block, 1));
         assert_eq!(read(&*high_volume, block).await.expect("read"), content(block, 2));
     }
-    // The slice can grow up to the other slice, and no further.
+    // The slice can grow up to the start of the other slice, and no further.
     let grown = part(1, "size = '4MiB'");
     assert!(change(&place, &serving, &settings(&grown, &high)).contains("its slice grows to 4MiB"));
     place.write("node", &settings(&part(1, "size = '5MiB'"), &high));
@@ -382,7 +382,7 @@ async fn units_have_slices_of_one_file_and_no_byte_belongs_to_two() {
     change(&place, &serving, &settings(&grown, ""));
     let larger = settings(&part(1, "size = '5MiB'"), "");
     assert!(change(&place, &serving, &larger).contains("its slice grows to 5MiB"));
-    // The bytes of a removed unit are free for another one.
+    // Another unit can use the bytes of the removed unit.
     let newer = target("newer", "", &part(0, "start = '5MiB'"));
     change(&place, &serving, &settings(&part(1, "size = '5MiB'"), &newer));
     assert!(is_served(address, "iqn.2026-11.test:newer", 0).await);

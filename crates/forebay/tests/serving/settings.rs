@@ -68,7 +68,7 @@ fn the_example_is_right() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../forebay.example.toml");
     let output = run(&["check", "--config", example]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // `check` also reports ports that are in use on this machine, so count these.
+    // Count the ports that are in use on this machine, because `check` reports them, too.
     let portals = text.matches("portal ").count();
     let taken = text.matches("cannot listen on").count();
     assert_eq!((portals, output.status.success()), (4, taken == 0), "{text}{}", stderr(&output));

@@ -131,7 +131,7 @@ fn a_node_that_rejects_our_certificate_ends_the_start_at_once() {
     assert!(error.contains("remedy: show a certificate of an authority"), "{error}");
 }
 
-/// Returns the message of `check` for settings that it refuses.
+/// Returns the message with which `forebay check` refuses these settings.
 fn refusal(place: &Place, text: &str) -> String {
     let config = place.write("wrong", text);
     let output = forebay().args(["check", "--config"]).arg(config).output().expect("it runs");
@@ -250,7 +250,7 @@ async fn the_commands_of_the_page_make_certificates_that_fit() {
     assert_eq!(commands.len(), 5, "{commands:?}");
     let place = Place::new();
     for command in commands {
-        // The node in the documentation has another address.
+        // Replace the address of the node in the documentation by that of this test.
         let command = format!("openssl {}", command.replace("10.0.0.2", "127.0.0.1"));
         let made = Command::new("sh")
             .args(["-ec", &command])

@@ -56,7 +56,7 @@ fn a_state_folder_that_others_may_write_to_is_refused() {
     }
 }
 
-/// Opens a session of an initiator port that is the same each time.
+/// Opens a session from the same initiator port each time.
 async fn session(address: SocketAddr, who: &str) -> RemoteSession {
     let mut settings = Settings::new(address.to_string(), NODE, 0);
     settings.initiator_name = format!("iqn.2026-11.test:{who}");
@@ -178,7 +178,7 @@ fn two_volumes(place: &Place, top: &str) -> String {
     format!("{top}listen = ['127.0.0.1:0']\n{}{}", unit(NODE, "disk.img"), unit(OTHER, "other.img"))
 }
 
-/// Serves `two_volumes`, writes block 1 of both, and stops.
+/// Serves `two_volumes`, writes block 1 of each, and stops the process.
 async fn written(place: &Place, top: &str) {
     let serving = place.serve("node", &two_volumes(place, top));
     for target in [NODE, OTHER] {
@@ -274,7 +274,7 @@ async fn a_record_is_removed_when_the_process_ends_and_not_while_it_does_not_ans
     let silent = std::thread::spawn(move || {
         let client = listener.accept().expect("it is asked");
         known.recv().expect("the command has ended");
-        // Now the process with the socket ends before it answers a request.
+        // The process that owns the socket now ends before it answers a request.
         let next = listener.accept().expect("it is asked again");
         drop((client, next, listener));
     });
@@ -298,7 +298,7 @@ async fn a_forgotten_volume_is_created_again() {
     std::fs::remove_file(&disk).expect("it was made");
     let (code, text) = command(&place, &["forget", &disk]);
     assert!(code == Some(1) && text.contains("--lose-data"), "{text}");
-    // A host that still has the volume mounted would write over the older content.
+    // Without --hosts-unmounted the command fails: a host that still has the volume mounted would write to the new one.
     let (code, text) = command(&place, &["forget", &disk, "--lose-data"]);
     assert!(code == Some(1) && text.contains("all hosts have unmounted"), "{text}");
     let (code, text) = command(&place, &["forget", &disk, "--lose-data", "--hosts-unmounted"]);
@@ -329,7 +329,7 @@ async fn a_volume_file_in_place_of_another_is_not_served() {
     std::fs::File::create(&disk).and_then(|file| file.set_len(8 << 20)).expect("blank");
     expect("was replaced by a blank file");
 
-    // A restored copy has the right size but no id.
+    // A file restored from a backup has the right size, but not the id of the volume file.
     std::fs::write(&disk, all()).expect("from a backup");
     let serving = place.serve("node", &settings);
     let volume = connect(serving.address, NODE).await;
@@ -379,7 +379,7 @@ async fn a_volume_file_truncated_in_use_takes_no_writes_and_is_refused_at_the_ne
     assert!(put(&*volume, 3, 7).await.is_err(), "it takes no more writes");
     assert!(put(&*volume, 2047, 7).await.is_err(), "nor behind the end");
     assert!(volume.flush().await.is_err(), "nothing is promised");
-    // A host that logs in now sees the smaller disk.
+    // A host that logs in after the truncation gets the smaller size.
     drop(volume);
     let volume = connect(serving.address, NODE).await;
     assert_eq!(read(&*volume, 1).await.expect("what is left"), content(1, 7));

@@ -14,7 +14,7 @@ use crate::{
 const NODE: &str = "iqn.2026-11.test:node";
 const GATEWAY: &str = "iqn.2026-11.test:gateway";
 
-/// Writes blocks, flushes, and reads these blocks and some that were never written.
+/// Writes some blocks, flushes, and reads these blocks and some that were never written.
 async fn use_volume(volume: &RemoteVolume) {
     for block in 0..64 {
         write(volume, block, 1).await.expect("written");

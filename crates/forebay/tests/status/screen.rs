@@ -22,7 +22,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text")
 }
 
-/// Returns the line of `--check` and its exit code.
+/// Returns the line that `forebay status --check` prints, and its exit code.
 fn check(serving: &Serving) -> (String, Option<i32>) {
     let output = status(serving, &["--check"]);
     let line = String::from_utf8(output.stdout).expect("text");
@@ -30,7 +30,7 @@ fn check(serving: &Serving) -> (String, Option<i32>) {
     (line, output.status.code())
 }
 
-/// Starts a node and a gateway over it, with more settings of its cache.
+/// Starts a node, and a gateway over it with the cache settings `more`.
 fn site(place: &Place, more: &str) -> (Serving, Serving) {
     let far = place.serve("node", &node(place.folder.path(), 0));
     let text = gateway(place.folder.path(), far.address, more).replace("32MiB", "8MiB");

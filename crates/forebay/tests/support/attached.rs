@@ -15,7 +15,7 @@ use program::RunningProgram;
 
 use crate::support::{Place, Running, forebay, start, stderr};
 
-/// Time limit of a step: much longer than any of them takes.
+/// Time limit of each step of a test, much longer than any step takes.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 pub fn is_possible() -> bool {

@@ -55,7 +55,7 @@ impl Place {
         self.folder.path().join(name)
     }
 
-    /// Creates an authority and writes its certificate to `NAME.pem`.
+    /// Creates a certificate authority, and writes its certificate to `NAME.pem`.
     pub fn authority(&self, name: &str) -> Authority {
         let authority = Authority::new();
         std::fs::write(self.path(&format!("{name}.pem")), &authority.certificate).expect("written");
@@ -79,17 +79,17 @@ impl Place {
         path
     }
 
-    /// Starts `serve` and waits until it listens.
+    /// Runs `forebay serve` with the settings `text`, and waits until it listens.
     pub fn serve(&self, name: &str, text: &str) -> Serving {
         self.try_serve(name, text).unwrap_or_else(|error| panic!("{name} does not start: {error}"))
     }
 
-    /// Starts `serve`. If it ends before it listens, returns its message.
+    /// Runs `forebay serve`. If the process ends before it listens, returns its error message.
     pub fn try_serve(&self, name: &str, text: &str) -> Result<Serving, String> {
         self.try_serve_by(forebay(), name, text)
     }
 
-    /// Starts `serve` with the caller's stderr, and waits until it listens.
+    /// Runs `forebay serve` with the given stderr, and waits until it listens.
     pub fn serve_with(&self, name: &str, text: &str, stderr: impl Into<Stdio>) -> Serving {
         let config = self.write(name, text);
         let started = start_with(forebay().args(["serve", "--config"]).arg(config), stderr.into());
@@ -109,7 +109,7 @@ impl Place {
         self.serve_settings(command.args(["serve", "--config"]).arg(config), name)
     }
 
-    /// Starts `serve --config NAME.toml` with this folder as the working directory.
+    /// Runs `forebay serve --config NAME.toml` with this folder as the working directory.
     pub fn try_serve_by_relative_path(&self, name: &str, text: &str) -> Result<Serving, String> {
         self.write(name, text);
         let mut command = forebay();
@@ -138,7 +138,7 @@ pub fn start(command: &mut Command) -> Result<Running, String> {
     start_with(command, Stdio::piped())
 }
 
-/// Starts a program with this stderr, and waits until it is ready.
+/// Starts a program with the given stderr, and waits until the program is ready.
 pub fn start_with(command: &mut Command, stderr: Stdio) -> Result<Running, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
     let mut program = RunningProgram::start(command, Signal::KILL).expect("the binary runs");
@@ -161,7 +161,7 @@ pub fn start_with(command: &mut Command, stderr: Stdio) -> Result<Running, Strin
 /// Maximum time that a program takes to end after it was asked to, also on a busy machine.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// A program that is ready. It is killed with its process group on drop.
+/// A running program. Dropping this kills the program with its process group.
 pub struct Running {
     pub program: RunningProgram,
     /// The line with which the program reports that it is ready, without the word `ready`.
@@ -174,7 +174,7 @@ impl Running {
         self.program.stderr().expect("piped, and not taken")
     }
 
-    /// Waits for the end of the program. Fails the test after [`END_LIMIT`].
+    /// Waits for the program to end. Fails the test after [`END_LIMIT`].
     pub fn wait(&mut self) -> ExitStatus {
         self.program.ended(END_LIMIT).expect("a child").expect("it ends")
     }
@@ -191,7 +191,7 @@ impl Running {
         }
     }
 
-    /// Returns true if all threads are stopped (proc(5): the state follows the name).
+    /// Returns true if all threads of the program are stopped (proc(5): the state follows the name).
     fn is_stopped(&self) -> bool {
         let tasks =
             std::fs::read_dir(format!("/proc/{}/task", self.program.id())).expect("it runs");
@@ -202,7 +202,7 @@ impl Running {
     }
 }
 
-/// A serving process. It is killed on drop.
+/// A running `forebay serve`. Dropping this kills the process.
 pub struct Serving {
     running: Running,
     pub address: SocketAddr,
@@ -234,7 +234,7 @@ impl Serving {
         self.running.signal(signal);
     }
 
-    /// Returns the output of `forebay status --json` about this process.
+    /// Returns the status of this process, as printed by `forebay status --json`.
     pub fn status(&self) -> serde_json::Value {
         let output = forebay()
             .args(["status", "--json", "--control"])
@@ -287,7 +287,7 @@ pub async fn read(volume: &dyn Volume, block: u64) -> Result<Vec<u8>, volume::Er
     Ok(volume.read(extent).await?.into_bytes().to_vec())
 }
 
-/// Settings of a node with one file of 64 MiB.
+/// Returns settings of a node that serves one file of 64 MiB.
 pub fn node(folder: &Path, port: u16) -> String {
     format!(
         r#"
@@ -301,7 +301,7 @@ stack = [ {{ file = {{ path = "{}", size = "64MiB" }} }} ]
     )
 }
 
-/// Settings of a gateway over that node, with additional settings of its cache.
+/// Returns settings of a gateway over the node of `node`; `more` is added to its cache.
 pub fn gateway(folder: &Path, node: SocketAddr, more: &str) -> String {
     format!(
         r#"

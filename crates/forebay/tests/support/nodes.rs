@@ -1,4 +1,4 @@
-//! Nodes that exchange entries about their volumes, and queries to them.
+//! Nodes for tests of the naming service, and queries of what they know.
 
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt};
 
@@ -51,7 +51,7 @@ pub fn other(node: &str, seeds: &[SocketAddr], secret: &str) -> String {
     names(node, 0, seeds, secret) + &untold(node)
 }
 
-/// Settings of a gateway over the volume `payroll`, which it finds by name.
+/// Returns settings of a gateway over the volume `payroll`, which it finds by name.
 pub fn gateway(seeds: &[SocketAddr]) -> String {
     format!(
         r#"
@@ -89,12 +89,12 @@ pub fn json(of: &Serving, arguments: &[&str]) -> Value {
     serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
 }
 
-/// Returns the output of `forebay names --json` about this process.
+/// Returns the output of `forebay names --json` for this process.
 pub fn known(of: &Serving) -> Value {
     json(of, &["names"])
 }
 
-/// Returns the entry that the process has of the node with this name.
+/// Returns the entry of the node named `node` that process `of` has received.
 pub fn known_node(of: &Serving, node: &str) -> Option<Value> {
     let known = known(of);
     known["nodes"].as_array().expect("nodes").iter().find(|found| found["node"] == node).cloned()

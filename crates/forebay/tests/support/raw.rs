@@ -18,7 +18,7 @@ use socket2::{Domain, Socket, Type};
 /// Maximum time that a response may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Returns a pipe that accepts no more bytes until its reader is read.
+/// Returns a pipe whose buffer is full, so that writes to it block or fail.
 pub fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().expect("a pipe");
     let flags = fcntl_getfl(writer.as_fd()).expect("flags");
@@ -160,7 +160,7 @@ pub struct Silent {
 }
 
 impl Silent {
-    /// Opens the connections, and returns once there are 300.
+    /// Opens connections until there are 300 of them.
     pub fn at(to: SocketAddr) -> Self {
         let connect = move |number: usize| {
             let stream = connect_from(local(8 + (number % 3) as u8), to);

@@ -52,7 +52,7 @@ async fn a_serving_owner_is_fenced_only_by_a_deliberate_adoption() {
     let volume = connect(later.address, GATEWAY).await;
     write_all(&*volume, 0..20, 2).await;
     drain(&later);
-    // The former gateway still has dirty data and cannot destage it.
+    // The former gateway still holds dirty data, and must not be able to destage it.
     assert_eq!(near.figure("cache", "dirty_bytes"), 20 * 4096);
     let error = refused(&tell(&near.control, &["gateway", "drain", GATEWAY]));
     assert!(error.contains("taken up by iqn.2026-11.test:host-b"), "{error}");
@@ -69,7 +69,7 @@ async fn an_exported_log_is_complete_without_its_nvram_and_is_adopted_with_the_p
     succeeded(&export(&place, "a"));
     let error = write(&*volume, 1, 7).await.expect_err("taken no more");
     assert!(error.to_string().contains("04/03"), "{error}");
-    // Path checkers of hosts, which log in again, get the refusal as well.
+    // Hosts whose path checkers log in again get the refusal as well.
     let settings = initiator::Settings::new(near.address.to_string(), GATEWAY, 0);
     let login = RemoteVolume::connect(settings).await.err();
     assert!(matches!(login, Some(initiator::Error::NotServed(_))), "{login:?}");
@@ -126,7 +126,7 @@ async fn a_log_that_does_not_match_or_is_incomplete_is_not_adopted() {
     assert!(error.contains("there is no log at"), "nothing is made: {error}");
     assert!(!place.path("b.log").exists());
     copy(place.path("a.log"), place.path("b.log"));
-    // A log over another volume is refused.
+    // A log that belongs to another volume is refused.
     let other = Place::new();
     let stranger = node(other.folder.path(), 0)
         .replace("[[target.unit]]\n", "[[target.unit]]\nserial = 'OTHER'\n");
@@ -134,7 +134,7 @@ async fn a_log_that_does_not_match_or_is_incomplete_is_not_adopted() {
     let elsewhere = other_gateway(&place, "b", stranger.address, "");
     let error = refused(&adopt(&place, "b", &elsewhere));
     assert_eq!(error.matches("naa.").count(), 2, "both are named: {error}");
-    // A truncated log is refused.
+    // A truncated log file is refused.
     let whole = std::fs::read(place.path("b.log")).expect("read");
     std::fs::write(place.path("b.log"), &whole[..whole.len() / 2]).expect("written");
     let error = refused(&adopt(&place, "b", &text.replace("log_size = \"32MiB\"", "")));

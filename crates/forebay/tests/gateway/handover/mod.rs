@@ -41,7 +41,7 @@ fn pair(place: &Place, more: &str) -> (Serving, Serving) {
     (far, near)
 }
 
-/// Starts a node with a gateway, and connects a host that writes these blocks.
+/// Starts a node and a gateway over it, and connects a host that writes these blocks.
 async fn pair_with(
     place: &Place,
     more: &str,
@@ -103,7 +103,7 @@ fn export(place: &Place, name: &str) -> Output {
     command.output().expect("the binary runs")
 }
 
-/// Runs `forebay gateway adopt` with these settings.
+/// Runs `forebay gateway adopt` with the settings `text`.
 fn adopt(place: &Place, name: &str, text: &str) -> Output {
     let config = place.write(name, text);
     let mut command = forebay();
@@ -138,7 +138,7 @@ async fn other_initiators_cannot_write_the_far_volume_until_the_gateway_releases
     let raw = connect(far.address, NODE).await;
     let refused = write(&*raw, 1, 7).await.expect_err("refused");
     assert!(matches!(refused, volume::Error::ReadOnly), "{refused}");
-    // Other initiators read an older, but consistent image.
+    // Other initiators read an older but consistent image of the far volume.
     assert_eq!(read(&*raw, 1).await.expect("read"), content(1, 0));
     let shown = tell(&far.control, &["claim", "show", NODE]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
@@ -157,7 +157,7 @@ async fn other_initiators_cannot_write_the_far_volume_until_the_gateway_releases
     assert!(near.terminate().0.success());
     write(&*raw, 1, 7).await.expect("the claim is released");
     assert_eq!(claim(&far)["held"], false);
-    // The node accepts the gateway with its former log again.
+    // Started with its former log, the gateway gets the claim from the node again.
     let near = place.serve("a", &other_gateway(&place, "a", far.address, ""));
     assert_eq!(cache_figure(&near, "claim"), "held");
     let volume = connect(near.address, GATEWAY).await;
@@ -219,7 +219,7 @@ async fn a_log_that_became_dirty_while_its_claim_waited_does_not_overwrite_newer
     assert_eq!(cache_figure(&near, "claim"), "waiting");
     let volume = connect(near.address, GATEWAY).await;
     write(&*volume, 1, 1).await.expect("written");
-    // Meanwhile another gateway claims the volume, writes to it, and releases the claim.
+    // While that gateway is down, another one claims the volume, writes to it, and releases the claim.
     far = place.serve("node", &keeping(&place, 0));
     let other = place.serve("b", &other_gateway(&place, "b", far.address, ""));
     let elsewhere = connect(other.address, GATEWAY).await;
@@ -317,7 +317,7 @@ async fn dropping_a_claim_warns_the_operator_and_fences_the_gateway() {
     assert!(output.status.success(), "{}", stderr(&output));
     let raw = connect(far.address, NODE).await;
     write(&*raw, 1, 7).await.expect("anybody may");
-    // The gateway notices the dropped claim even without data to send.
+    // The gateway notices that the operator has dropped its claim, even without data to destage.
     eventually("the fence", || cache_figure(&near, "claim").contains("dropped")).await;
     eventually("an error", || {
         let runtime = tokio::runtime::Handle::current();

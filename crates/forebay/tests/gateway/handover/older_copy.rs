@@ -37,7 +37,7 @@ async fn put_back(
     }
     serving.kill();
     if far.is_some() {
-        // Now only the node has the newest number of confirmed writes of this log.
+        // Remove the gateway's state: only the node still knows the newest number of confirmed writes of this log.
         std::fs::remove_dir_all(place.path(&format!("state-of-{name}"))).expect("removed");
     }
     for file in files {
@@ -45,7 +45,7 @@ async fn put_back(
         copy(place.path(&format!("{file}.old")), place.path(file));
     }
     let error = place.try_serve(name, text).err().expect("an older copy is refused");
-    // The newest files are accepted, with everything that was flushed.
+    // With the newest files the log is accepted, and has all flushed writes.
     for file in files {
         copy(place.path(&format!("{file}.new")), place.path(file));
     }
