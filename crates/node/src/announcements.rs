@@ -27,7 +27,7 @@ impl Node {
         Ok(())
     }
 
-    /// Announces the volumes that are served now.
+    /// Announces to the naming service the volumes that this node serves at present.
     pub(super) fn tell_names(&self) {
         let Some(naming) = &self.naming else { return };
         let (addresses, entries) = {
@@ -40,7 +40,7 @@ impl Node {
         naming.tell(addresses, entries);
     }
 
-    /// Returns the nodes and volumes that the naming service knows after asking its seeds.
+    /// Asks the seed nodes, and returns all nodes and volumes that the naming service then knows.
     pub async fn known(&self) -> Result<NamingStatus, Failure> {
         Ok(self.naming()?.known_by_seeds().await)
     }

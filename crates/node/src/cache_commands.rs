@@ -29,7 +29,7 @@ impl Node {
             found.ok_or_else(|| Failure::new(format!("there is no {name} here")))?
         };
         let exported = opened.export(&serial).await?;
-        // Close the other units of the common cache, whose log has just been closed.
+        // Close the other units of the common cache as well: their shared log has just been closed.
         let others: Vec<_> = {
             let inner = self.inner.lock();
             let units = inner.targets.iter().flat_map(|target| &target.units);

@@ -1,4 +1,4 @@
-//! The claims on a node's units, for its operator.
+//! Shows and drops the exclusive rights of gateways to write the node's units (claims), for the operator.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl Node {
     }
 }
 
-/// Returns the message and the remedy after a claim could not be dropped.
+/// Returns the message and the remedy for a claim that could not be dropped.
 fn not_dropped(unit: &UnitName, error: &NotDropped) -> Failure {
     let first = match error {
         NotDropped::NotRolledBack(_) => "check the log of the unit's cache",

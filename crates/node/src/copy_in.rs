@@ -8,7 +8,7 @@ use volume::{Data, Durability, Error, Extent, FileVolume, Lba, Volume};
 
 use crate::moves::MoveChannelError;
 
-/// Maximum number of writes to the incoming copy that are in flight.
+/// Maximum number of concurrent writes to the copy of a volume that arrives.
 const WRITES: usize = 8;
 /// Bytes that are written without a flush: a slow disk can flush as much within the time-out of the source node.
 const MOST_UNFLUSHED: u64 = 256 << 20;
@@ -71,7 +71,7 @@ impl Copy {
         self.file.flush().await.map_err(Failure::new)
     }
 
-    /// Adds a record of the state of the moved unit.
+    /// Adds a record of the unit's state, such as its reservations, to the copy that arrives.
     pub(super) fn keep(&mut self, name: String, bytes: Vec<u8>) -> Result<(), Failure> {
         let kinds = unit::UnitRecordKind::ALL;
         let refusal = |reason: String| {

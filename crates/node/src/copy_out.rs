@@ -31,7 +31,7 @@ const MOST_PASSES: u32 = 64;
 const ASK_BLOCKS: u64 = 1 << 21;
 
 impl MoveOutChannel {
-    /// Connects to the destination node and asks it to accept the volume.
+    /// Connects to the destination node of a move, and asks it to accept the volume.
     pub(super) async fn agree(
         node: &Node,
         leaving: &Leaving,
@@ -120,7 +120,7 @@ impl MoveOutChannel {
         }
     }
 
-    /// Sends the changed blocks in one pass.
+    /// Sends all blocks that have changed since the previous pass of the copy.
     pub(super) async fn pass(
         &mut self,
         volume: &Stack,

@@ -66,7 +66,7 @@ use crate::{moves::Moves, naming::Naming};
 /// Time for the logout of initiators when the node stops.
 const LOGOUT_WITHIN: Duration = Duration::from_secs(1);
 
-/// The output of the program's events, as far as a node uses it.
+/// The output of the program's log events, which a node can flush and whose level it can change.
 pub trait EventLog: Send + Sync {
     /// Shows events of this level and of more important ones; `None` for the usual level. The command line takes
     /// precedence.
@@ -75,7 +75,7 @@ pub trait EventLog: Send + Sync {
     /// Returns the number of events that were dropped since the start because their reader took no text.
     fn dropped(&self) -> u64;
 
-    /// Waits at most one second until the reader has taken all events.
+    /// Waits until the reader of the event output has received all events, but at most one second.
     fn flush(&self);
 }
 
@@ -84,7 +84,7 @@ pub struct Node {
     config: PathBuf,
     server: TargetServer,
     events: Box<dyn EventLog>,
-    /// The naming service, if the node takes part in one.
+    /// The naming service; `None` if the settings do not configure it.
     naming: Option<Arc<Naming>>,
     /// The files in which several units have slices.
     files: SlicedFiles,
@@ -112,7 +112,7 @@ struct NodeLockedState {
     /// here.
     settings: Arc<Settings>,
     targets: Vec<ServedTarget>,
-    /// Units that are not served because of their storage, with the reasons.
+    /// Units that the node does not serve because their storage is refused, with the reasons.
     refused: Vec<refused_units::RefusedUnit>,
     /// Units that were opened with others of their common cache, and are not served yet.
     waiting: Vec<(UnitName, OpenedStack)>,
@@ -120,7 +120,7 @@ struct NodeLockedState {
     portals: Vec<Listening>,
     /// The addresses on which the naming service listens.
     naming: Vec<SocketAddr>,
-    /// The tasks of the naming service, which end when this is dropped.
+    /// The tasks of the naming service. Dropping this set ends them.
     naming_tasks: JoinSet<()>,
     /// All portal groups since the start: a group keeps its tag during the lifetime of the process.
     groups: Vec<(u16, Option<Vec<Address>>)>,
@@ -184,7 +184,7 @@ struct Listening {
 }
 
 impl Node {
-    /// Returns a node that does not serve yet.
+    /// Creates a node that does not serve initiators yet.
     pub fn new(
         config: PathBuf,
         settings: Settings,
@@ -198,7 +198,7 @@ impl Node {
         let moves = Moves::open(&settings)?;
         let base = Arc::new(settings.clone());
         let mut settings = settings;
-        // Report the volumes that cannot be served. The other units are served.
+        // Log the moved volumes that cannot be served. All other units are served.
         for (volume, failure) in moves.apply(&mut settings) {
             tracing::error!(%volume, %failure, "a moved volume is not served");
         }
@@ -234,7 +234,7 @@ impl Node {
         Arc::clone(&self.inner.lock().settings)
     }
 
-    /// Returns a target with its open units, as initiators see it.
+    /// Returns a target with its open units, in the form in which the server offers it to initiators.
     fn shown(&self, settings: &Settings, target: &IscsiTargetSettings) -> target::Target {
         let mut inner = self.inner.lock();
         let served = inner.targets.iter().find(|served| served.name == target.name.0);
@@ -291,7 +291,7 @@ impl NodeLockedState {
     }
 }
 
-/// Opens the stack of a unit and makes the unit on top of it.
+/// Opens the stack of layers of a unit, and creates the logical unit over it.
 async fn open_unit(
     settings: &Settings,
     target: &IscsiTargetSettings,

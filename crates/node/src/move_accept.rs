@@ -1,4 +1,4 @@
-//! Admission of a volume that another node wants to move here.
+//! Checks whether this node can accept a volume that another node wants to move here.
 
 use std::{path::Path, sync::Arc};
 
@@ -191,10 +191,10 @@ impl Node {
         Ok(())
     }
 
-    /// Fails if the access rules here admit an initiator that the source node refuses.
+    /// Fails if this node's access rules admit an initiator that the source node refuses.
     pub(super) fn check_access(&self, volume: &Described) -> Result<(), Failure> {
         let base = Arc::clone(&self.inner.lock().base);
-        // If the settings have a target with this name, its access rules apply.
+        // If this node's settings have a target of the same name, its access rules apply.
         let is_its = |target: &&IscsiTargetSettings| target.name.0 == volume.target;
         let allow = base.accept.as_ref().and_then(|accept| accept.allow.clone());
         let new = volume.served(Default::default(), allow);
@@ -259,7 +259,7 @@ impl Node {
         is_free.then(|| Berth(self, name.clone()))
     }
 
-    /// Removes the copy of a move that has ended without success.
+    /// Removes the copy that a failed or cancelled move has left.
     pub(super) fn discard(&self, name: &VolumeName, id: &MoveId) {
         let kept = self.moves.of(name);
         let come = kept.come.clone().filter(|come| come.id == *id && come.stage != CopyStage::Here);

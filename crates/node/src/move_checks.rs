@@ -47,7 +47,7 @@ impl Node {
     }
 }
 
-/// Checks whether a unit can be moved. Returns the layer that records its changes.
+/// Checks whether the unit can move. Returns the layer that records which blocks change meanwhile.
 pub(super) fn movable(
     target: &IscsiTargetSettings,
     unit: &Unit,

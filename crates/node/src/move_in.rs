@@ -96,7 +96,7 @@ impl Node {
         }
     }
 
-    /// Receives a volume if this node accepts it.
+    /// Receives a volume that another node moves here, if this node accepts it.
     async fn arrive(
         self: &Arc<Self>,
         offer: MoveOffer,
@@ -157,7 +157,7 @@ impl Node {
         says.say(&MoveFrame::Answer(MoveResponse::Done)).await
     }
 
-    /// Receives blocks and records until the copy is complete.
+    /// Receives blocks and state records from the source node until the copy is complete.
     async fn receive(
         &self,
         copy: &mut Copy,
@@ -181,7 +181,7 @@ impl Node {
         }
     }
 
-    /// Makes the complete copy stable. From here on the source node decides.
+    /// Makes the complete copy stable. From then on, only the source node decides whether the move takes place.
     async fn prepare_here(
         &self,
         name: &VolumeName,
@@ -198,7 +198,7 @@ impl Node {
         let unit = format!("{}/{}", come.volume.target, come.volume.lun);
         let recorder = Records::of(&self.settings()).recorder(unit);
         recorder.look_at_volume(&come.file).map_err(Failure::from)?.keep(&file)?;
-        // Close the file: the unit opens it again.
+        // Close the file of the copy, because the unit opens it again.
         drop(file);
         let state = self.settings().state.clone().ok_or_else(|| {
             Failure::new("there is no state folder")
@@ -246,14 +246,14 @@ impl Node {
         taken.is_ok()
     }
 
-    /// Asks the source node for the outcome of the move until it has decided.
+    /// Asks the source node whether the move has taken place, and repeats that until it has decided.
     pub(super) fn ask_for_fate(self: &Arc<Self>, name: VolumeName, come: Come) {
         let node = Arc::downgrade(self);
         tokio::spawn(async move {
             let mut told = None;
             loop {
                 let Some(node) = node.upgrade() else { return };
-                // Stop if another move of the volume has begun since the last question.
+                // Stop asking if another move of this volume has begun meanwhile.
                 if !node.is_current(&name, &come.id) {
                     return;
                 }

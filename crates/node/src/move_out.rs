@@ -122,7 +122,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns the progress of a volume's move, or the result of the last one.
+    /// Returns the progress of the running move of `volume`, or the result of the last move.
     pub fn move_of(&self, volume: &VolumeName) -> Result<VolumeMoveProgress, Failure> {
         let leaving = self.leaving(volume);
         leaving.map(|leaving| leaving.progress()).ok_or_else(|| {
@@ -152,7 +152,7 @@ impl Node {
         self.moving.lock().leaving.get(volume).cloned()
     }
 
-    /// Performs a move and records its result.
+    /// Moves a volume to another node and records the result.
     async fn leave(self: Arc<Self>, leaving: &Leaving, moved: Move) {
         let volume = moved.described.volume.clone();
         tracing::info!(%volume, to = %moved.to_node, "a volume is being moved");

@@ -26,12 +26,12 @@ impl Node {
         if tried.contains(id) { MoveOutcome::Undone } else { MoveOutcome::Unknown }
     }
 
-    /// Returns true if this is the last move of the volume to this node.
+    /// Returns true if `id` is the last move of the volume to this node.
     pub(super) fn is_current(&self, name: &VolumeName, id: &MoveId) -> bool {
         self.moves.of(name).come.is_some_and(|come| come.id == *id)
     }
 
-    /// Reports why a complete copy is neither served nor removed.
+    /// Logs the reason why a complete copy can be neither served nor removed.
     pub(super) fn report_outcome(&self, name: &VolumeName, come: &Come, fate: MoveOutcome) {
         let Come { from_node, file, .. } = come;
         let mut waiting = self.moving.lock();
@@ -72,7 +72,7 @@ impl Node {
                     .await?;
                 hears.hear().await
             };
-            // Accept any answer: only the node with this GLN answers the question.
+            // Accept the first answer: only the node with this GLN answers the question.
             if let Ok(MoveFrame::Answer(MoveResponse::Fate(fate))) = asking.await {
                 return fate;
             }

@@ -36,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The failure of a switchover, after which hosts continue to use the volume at this node.
 pub(super) enum Switch {
-    /// Another pass of the copy and a new attempt may succeed.
+    /// The switch of the volume to the destination has failed. Repeat it after another pass of the copy.
     Later(Failure),
     Never(Failure),
 }
@@ -138,7 +138,7 @@ impl Node {
         self.decide(leaving, moved, redirect).await
     }
 
-    /// Serves the volume here again after a switch that has failed.
+    /// Serves the volume at this node again after a failed switch to the destination.
     async fn serve_again(&self, moved: &Move) {
         let shown = self.shown(&moved.settings, &moved.target);
         if let Err(error) = self.server.change(shown).await {
@@ -195,7 +195,7 @@ impl Node {
         let VolumeMoveRecord { mut tried, .. } = self.moves.of(&described.volume);
         tried.retain(|tried| *tried != leaving.id);
         let kept = VolumeMoveRecord { gone: Some(gone), come: None, tried };
-        // Make room for the record while the move can still fail.
+        // Reserve the space for the record while the move can still fail: later, saving it must succeed.
         self.moves.try_to_keep(&described.volume, &kept)?;
         let mut failing = OngoingCondition::default();
         while let Err(failure) = self.moves.keep(&described.volume, kept.clone()) {
@@ -224,7 +224,7 @@ impl Node {
             && moved.watched.below().geometry().blocks == moved.described.blocks
     }
 
-    /// Removes the file of a volume that the other node serves.
+    /// Removes the file of a volume that the destination node serves now.
     fn remove_left(&self, volume: &VolumeName) {
         // Do nothing if the volume is moving back at this moment, into the same file.
         let Some(_berth) = self.berth(volume) else { return };
@@ -268,7 +268,7 @@ impl Node {
     }
 }
 
-/// Returns the error for a last pass of the copy that takes too long.
+/// Returns the failure of a move whose last pass would block hosts for too long.
 fn slow(moved: &Move) -> Failure {
     let (volume, seconds) = (&moved.described.volume, moved.pause.as_secs_f64());
     Failure::new(format!(
@@ -280,7 +280,7 @@ fn slow(moved: &Move) -> Failure {
     )
 }
 
-/// Returns the error for commands of hosts that do not end in time.
+/// Returns the failure of a move during which commands of hosts did not end in time.
 pub(super) fn busy(volume: &VolumeName) -> Failure {
     Failure::new(format!("commands of hosts on {volume} did not end in time"))
         .remedy("check its disk (`forebay status`), and move it again")

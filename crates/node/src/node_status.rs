@@ -69,7 +69,7 @@ impl Node {
 }
 
 impl Node {
-    /// Returns the volumes that are moving, and those that have moved away or here.
+    /// Returns the volumes that are moving now, that have moved away, and that have moved to this node.
     pub fn listed_moves(&self) -> Vec<VolumeMoveStatus> {
         let leaving: Vec<_> = {
             let moving = self.moving.lock();

@@ -1,4 +1,4 @@
-//! The state of a move from this node, and its cancellation.
+//! The state of a move of a volume from this node to another one, and its cancellation.
 
 use std::{
     sync::{
@@ -37,14 +37,14 @@ pub(super) struct Move {
     pub(super) to: Gln,
     pub(super) to_node: NodeName,
     pub(super) addresses: Vec<String>,
-    /// Maximum rate of the copy in bytes per second.
+    /// Maximum rate of the copy in bytes per second; `None` for no limit.
     pub(super) pace: Option<u64>,
     /// Longest time for which hosts wait for the last pass.
     pub(super) pause: Duration,
 }
 
 impl Leaving {
-    /// Returns the initial state of a move from this node.
+    /// Creates the state of a move that is about to begin.
     pub(super) fn new(id: MoveId, volume: VolumeName, to: String, left_bytes: u64) -> Self {
         let progress = VolumeMoveProgress {
             volume,
@@ -74,7 +74,7 @@ impl Leaving {
         self.progress.lock().stage.is_under_way().then_some(&self.id)
     }
 
-    /// Changes the progress, and updates its duration and rate.
+    /// Applies `change` to the progress of the move, and updates its duration and rate.
     pub(super) fn tell(&self, change: impl FnOnce(&mut VolumeMoveProgress)) {
         let mut progress = self.progress.lock();
         change(&mut progress);
@@ -83,7 +83,7 @@ impl Leaving {
     }
 }
 
-/// Waits until an operator cancels the move while it can still be cancelled.
+/// Waits until an operator cancels the move. Ignores a request that comes after the move is decided.
 pub(super) async fn cancelled(leaving: &Leaving) {
     loop {
         leaving.cancel.notified().await;

@@ -205,7 +205,7 @@ impl Node {
             let served = inner.targets.iter_mut().find(|served| served.name == target.name.0);
             served.map(|served| std::mem::take(&mut served.units)).unwrap_or_default()
         };
-        // End the sessions, so that hosts look for the portal of the partner.
+        // End all sessions of the target, so that hosts look for the partner's portal.
         self.server.remove(&target.name.0, Duration::ZERO).await;
         if let Err(error) = self.server.add(self.shown(settings, target)) {
             tracing::error!(

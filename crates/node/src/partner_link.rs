@@ -1,4 +1,4 @@
-//! The sessions with the partner's leg of a log, one after the other.
+//! The iSCSI sessions, one after the other, with the leg of the log that the partner gateway holds.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ mod tests {
         let extent = Extent { lba: Lba(0), blocks: 1 };
         first.read(extent).await.expect("read");
         let second = link.begin(settings).await.expect("another one");
-        // Check for one second; a new login would take much less.
+        // Check for one second that the old session stays closed; a new login would take much less.
         for _ in 0..20 {
             assert!(first.read(extent).await.is_err(), "it has come back");
             second.read(extent).await.expect("read");

@@ -12,7 +12,7 @@ use control::ReloadChanges;
 
 #[derive(Debug, Default)]
 pub struct ReloadPlan<'a> {
-    /// Portals to be opened, with the tags of their groups.
+    /// Portals that the reload opens, with the tags of their portal groups.
     pub portals_added: Vec<(Address, u16)>,
     /// Addresses of portals to be closed, as written in the settings.
     pub portals_removed: Vec<Address>,
@@ -44,7 +44,7 @@ impl<'a> ReloadPlan<'a> {
         units
     }
 
-    /// Refuses changes of settings that the process reads only when it starts.
+    /// Refuses a changed value of a setting that the process reads only when it starts.
     fn process(&mut self, old: &Settings, new: &Settings) {
         let fixed = [
             ("threads", old.threads != new.threads),
@@ -95,7 +95,7 @@ impl<'a> ReloadPlan<'a> {
         let find = |settings: &'a Settings, target: &IscsiTargetSettings| {
             settings.target.iter().find(|other| other.name == target.name)
         };
-        // The units of a common cache are opened together, because they have one log.
+        // Units of a common cache share one log, so they can only be opened together.
         let in_common = |settings: &'a Settings| -> Vec<_> {
             let names = settings.common_cache.iter().map(|common| &common.name);
             names
@@ -233,13 +233,13 @@ const OTHER_DATA: &str = "its layers differ, and initiators would see other data
 /// The reason why an object drive cannot grow.
 pub const FIXED_DRIVE: &str = "an object drive keeps the size with which it was formatted";
 
-/// Returns the reason why a unit with this bottom layer cannot grow.
+/// Returns the reason why a unit cannot grow; `None` if it can.
 pub fn fixed_size(unit: &Unit) -> Option<String> {
     let sized = |layer: &Layer| matches!(layer, Layer::Slice(slice) if slice.size.is_some());
     unit.stack.iter().any(sized).then(|| "the settings specify the size of its slice".to_owned())
 }
 
-/// Returns all portals with the tags of their groups.
+/// Returns all portals of the settings, with the tags of their portal groups.
 fn portals(settings: &Settings) -> Vec<(Address, u16, PortalSettings)> {
     let groups = settings.groups().into_iter();
     let portals = groups.flat_map(|group| {
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn unchanged_settings_change_nothing() {
         check(&target("a", DISK), &target("a", DISK), "");
-        // Settings with the same meaning in another notation are no change.
+        // A different notation of the same settings is no change.
         check(&target("a", DISK), &(format!("listen = ['127.0.0.1']\n{}", target("a", DISK))), "");
     }
 

@@ -197,7 +197,7 @@ impl Node {
         }
     }
 
-    /// Puts the new settings in force. This cannot fail.
+    /// Makes the new settings effective, which cannot fail: everything was checked and opened before.
     async fn put_in_force(
         &self,
         plan: &ReloadPlan<'_>,
@@ -242,7 +242,7 @@ impl Node {
             }
         }
         self.change_portals(plan, new).await;
-        // Accept connections to the new portals now that there are targets for them.
+        // Accept connections at the new portals only now that their targets are served.
         for (wanted, listener) in portals {
             let bound = self.server.accept(listener);
             self.inner.lock().portals.push(Listening { wanted, bound });

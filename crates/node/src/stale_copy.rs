@@ -10,7 +10,7 @@ use volume::{ConditionChange, OngoingCondition};
 use super::Node;
 use crate::moves::{MoveId, MoveOutRecord, VolumeMoveRecord};
 
-/// Interval of the checks of other nodes' announcements; nodes send these as often.
+/// Interval at which this node checks the announcements of other nodes, which are as frequent.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 impl Node {

@@ -1,4 +1,4 @@
-//! The start of a node, which opens its units and portals, and its stop.
+//! Starts a node (opens its units and portals) and stops it.
 
 use std::{future::Future, process::exit, sync::Arc, time::Duration};
 
@@ -83,7 +83,7 @@ impl Node {
                 }
                 Err(NotOpened::Failed(failure)) => return Err(failure),
             };
-            // Register each unit as soon as it is open: a stop must close it.
+            // Register each unit as soon as it is open, so that a stop of the node closes it.
             let mut inner = self.inner.lock();
             if let Some(served) = inner.targets.iter_mut().find(|served| served.name == name) {
                 served.units.push(opened);
@@ -147,7 +147,7 @@ impl Node {
         let bound = addresses.map(|address| {
             self.server.bind(address.0.into()).map_err(|error| cannot_listen(address, &error))
         });
-        // Keep the sockets until the end: two of the addresses may exclude each other.
+        // Keep all sockets open until the last check: two of the addresses may conflict with each other.
         bound.collect::<Result<Vec<_>, _>>().map(drop)
     }
 

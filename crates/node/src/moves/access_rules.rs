@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 /// The initiators that may log in to a target, and the portals that they may use.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct TargetAccessRules {
-    /// An initiator has to match one of these rules; `None` admits every initiator.
+    /// Rules of which an initiator has to match one; `None` admits every initiator.
     allow: Option<Vec<Allow>>,
-    /// The CHAP name with which the target authenticates itself, if it does.
+    /// The CHAP name with which the target authenticates itself; `None` if it does not.
     mutual: Option<String>,
     /// The certificate authorities of all portals, which certify the initiators that may connect; `None` if a portal
     /// does not use TLS.

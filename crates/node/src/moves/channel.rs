@@ -32,7 +32,7 @@ const FRAME_BYTES: usize = 2 << 20;
 /// Maximum length of a frame in bytes before the other end has authenticated itself with a frame.
 const FIRST_BYTES: usize = 64 << 10;
 const TAG_BYTES: usize = 16;
-/// Time-out of the connection and both hellos.
+/// Time limit for connecting to the other node and exchanging hellos.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// Time-out of an answer: a disk may need as long for a flush, or the link for the data in flight.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ pub enum MoveChannelError {
     Io(#[from] io::Error),
     #[error("it timed out")]
     TimedOut,
-    /// The hello of the peer is that of another protocol or version.
+    /// The other node speaks another protocol or version.
     #[error("the peer uses another protocol, or a newer version of it")]
     Hello,
     /// A frame was not sealed with a key of the shared secret, or was changed on the way.
@@ -80,7 +80,7 @@ pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), MoveCha
     timeout(CONNECT_WITHIN, calling).await.unwrap_or(Err(MoveChannelError::TimedOut))
 }
 
-/// Answers a node that has sent this hello.
+/// Sends this node's hello to a node that has connected and sent `hello`.
 pub async fn respond(
     secret: &[u8],
     mut stream: TcpStream,
@@ -128,7 +128,7 @@ fn open(
 }
 
 impl Says {
-    /// Sends a frame; waits while the other end does not read.
+    /// Sends a frame to the other node; waits while that node does not read.
     pub async fn say(&mut self, frame: &MoveFrame) -> Result<(), MoveChannelError> {
         let mut bytes = frame.encode().map_err(io::Error::other)?;
         let length = ((bytes.len() + TAG_BYTES) as u32).to_be_bytes();

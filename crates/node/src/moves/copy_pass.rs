@@ -17,12 +17,12 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// Number of pieces that are read ahead of the channel: 2 MiB.
 const AHEAD: usize = 8;
 
-/// Limits the rate of a copy.
+/// Limits the rate at which a volume is copied to another node.
 #[derive(Clone, Copy, Debug)]
 pub struct MoveCopyPace {
     begun: Instant,
     sent: u64,
-    /// Maximum rate of the copy in bytes per second.
+    /// Maximum rate of the copy in bytes per second; `None` for no limit.
     rate: Option<u64>,
 }
 
@@ -35,7 +35,7 @@ pub enum MovePassError {
 }
 
 impl MoveCopyPace {
-    /// Limits the rate to this number of bytes per second from now on.
+    /// From now on, limits the copy to `rate` bytes per second.
     pub fn new(rate: Option<u64>) -> Self {
         Self { begun: Instant::now(), sent: 0, rate }
     }

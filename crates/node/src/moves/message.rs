@@ -12,17 +12,17 @@ use super::{record::MoveId, volume_description::Described};
 pub enum MoveFrame {
     /// A request of the node that has connected.
     Request(MoveRequest),
-    /// An answer of the other node.
+    /// The other node's response to a request.
     Answer(MoveResponse),
     /// The content of blocks of the volume, from the block `lba` on.
     Write { lba: u64, data: Bytes },
     /// Tells that `blocks` blocks of the volume, from the block `lba` on, are all zeros.
     Zeros { lba: u64, blocks: u32 },
-    /// A record of the unit's state.
+    /// A record of the unit's state, such as its reservations.
     Record { name: String, bytes: Bytes },
 }
 
-/// A request: `Ask` comes from the destination node, all others from the source node.
+/// A request between the nodes of a move. The destination sends `Ask`, the source all others.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MoveRequest {
@@ -41,7 +41,7 @@ pub enum MoveRequest {
     Flush,
     /// The copy is complete: the node has to keep it until it knows the outcome.
     Prepare,
-    /// The node that receives this message owns the volume now.
+    /// Makes the receiving node the owner of the volume.
     Commit,
     Ask {
         /// The GLN of the source node.
@@ -72,9 +72,9 @@ pub enum MoveResponse {
 pub enum MoveOutcome {
     /// The volume has moved and belongs to the destination.
     Yours,
-    /// The volume stays at the source: the destination has to discard the copy.
+    /// The move has not taken place: the volume stays at the source, and the destination discards its copy.
     Undone,
-    /// The outcome is not decided yet: the destination has to ask again.
+    /// The source has not decided yet whether the move takes place: the destination asks again.
     Undecided,
     /// The source node does not know the move: its record is lost, or older than the move.
     Unknown,
@@ -87,7 +87,7 @@ const ZEROS: u8 = 4;
 const RECORD: u8 = 5;
 
 impl MoveFrame {
-    /// Encodes the frame for encryption, with room for the authentication tag at its end.
+    /// Encodes the frame before its encryption, with room for the authentication tag at its end.
     pub fn encode(&self) -> serde_json::Result<Vec<u8>> {
         let json = |kind: u8, json: Vec<u8>| [&[kind], &json[..]].concat();
         Ok(match self {
@@ -115,7 +115,7 @@ impl MoveFrame {
         })
     }
 
-    /// Decodes a frame that was decrypted. `None` if its content is invalid.
+    /// Decodes a frame after its decryption; returns `None` if its content is invalid.
     pub fn parse(bytes: Vec<u8>) -> Option<Self> {
         let mut bytes = Bytes::from(bytes);
         let kind = bytes.try_get_u8().ok()?;

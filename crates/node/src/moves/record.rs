@@ -58,13 +58,13 @@ impl VolumeMoveRecord {
     }
 }
 
-/// A moved volume that cannot be served with these settings, and the reason.
+/// A moved volume that these settings do not allow to be served, and the reason.
 pub type Blocked = (VolumeName, Failure);
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MoveOutRecord {
     pub id: MoveId,
-    /// The iSCSI name of the target that served the volume here.
+    /// The iSCSI name of the target that served the volume at this node before the move.
     pub target: String,
     pub lun: u16,
     /// The generation: the number of times that the volume has moved.
@@ -87,20 +87,20 @@ pub struct Come {
     /// The number of the source node, which decides about the move.
     pub from: Gln,
     pub from_node: NodeName,
-    /// The file to which the copy is written.
+    /// The file that holds the copy of the volume.
     pub file: PathBuf,
     pub volume: Described,
 }
 
-/// How far a volume that moves here has come.
+/// The progress of a volume that moves to this node.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CopyStage {
-    /// The copy is incomplete, and worthless if the move ends.
+    /// The copy is incomplete, and is discarded if the move ends now.
     Arriving,
     /// The copy is complete, but the source node has not decided yet: it must neither be served nor discarded.
     Ready,
-    /// The copy is the volume now.
+    /// The move has taken place: this copy is the volume.
     Here,
 }
 
@@ -114,7 +114,7 @@ pub struct Moves {
 const ENDING: &str = ".volume";
 
 impl Moves {
-    /// Reads the records in the state folder of these settings.
+    /// Reads the records of moves from the state folder that these settings name.
     pub fn open(settings: &Settings) -> Result<Self, Failure> {
         // A node without [names] reads the records, too, because a volume that has moved away must not be served.
         // This is the first access to the state folder at a start, so first refuse a folder that others may write

@@ -19,9 +19,9 @@ use super::access_rules::TargetAccessRules;
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Described {
     pub volume: VolumeName,
-    /// The generation after the move: the number of moves including this one.
+    /// Generation of the volume after the move: the number of its moves, including this one.
     pub generation: u64,
-    /// The target's iSCSI name.
+    /// The iSCSI name of the target that serves the volume.
     pub target: String,
     /// The human-readable name of the target.
     pub alias: Option<String>,
@@ -36,17 +36,16 @@ pub struct Described {
     reads_beside_claim: bool,
     share_grain: Option<u64>,
     share_lease_ms: u64,
-    /// Block size in bytes.
     pub block_size: u32,
     pub blocks: u64,
-    /// Number of bytes to be copied, as far as it is known.
+    /// Estimated number of bytes to copy.
     pub used_bytes: u64,
     #[serde(default)]
     pub access: TargetAccessRules,
 }
 
 impl Described {
-    /// Describes the unit of a target with these access rules and this serial number.
+    /// Describes the unit for a move, with the access rules of its target and its serial number.
     pub fn new(
         (target, access): (&IscsiTargetSettings, TargetAccessRules),
         unit: &Unit,
@@ -86,7 +85,7 @@ impl Described {
         UnitIdentity::new(&self.serial).with_target(&self.target)
     }
 
-    /// Checks a description that another node has sent.
+    /// Checks the description of a volume that another node has sent.
     pub fn check(&self) -> Result<(), Failure> {
         let name = serde_json::Value::String(self.target.clone());
         let printable = |text: &str| text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
@@ -121,7 +120,7 @@ impl Described {
         let block_size = Size(u64::from(self.block_size));
         Unit {
             lun: self.lun,
-            // Only block volumes can move.
+            // Only block devices can move, so the unit is one.
             kind: UnitKind::Block,
             object: None,
             volume: Some(self.volume.clone()),
@@ -140,7 +139,7 @@ impl Described {
         }
     }
 
-    /// Returns settings of a target with one unit that serves the volume from `file`.
+    /// Returns the settings of a target whose only unit serves the volume from `file`.
     pub fn served(&self, file: PathBuf, allow: Option<Vec<Allow>>) -> IscsiTargetSettings {
         IscsiTargetSettings {
             name: IscsiName(self.target.clone()),

@@ -41,7 +41,7 @@ pub enum NamingTalkError {
     Refusal(#[from] ::names::NodeRecordRefusal),
 }
 
-/// Exchanges records with the node at this address.
+/// Exchanges naming records with the node at `address`.
 pub async fn call(naming: &Naming, address: &str) -> Result<(), NamingTalkError> {
     let calling = async {
         let stream = TcpStream::connect(address).await?;
@@ -91,7 +91,7 @@ pub async fn respond(
         for _ in 0..2 {
             let request: NamesRequest = match line.hear().await {
                 Ok(request) => request,
-                // The caller has closed the connection, because it has no records to send.
+                // The caller has closed the connection, because it has no records for this node.
                 Err(NamingTalkError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     break;
                 }
@@ -157,7 +157,7 @@ impl NamingConnection {
     }
 }
 
-/// Sends a hello with a random nonce, and returns it.
+/// Sends a hello with a random nonce to the other node, and returns that hello.
 async fn greet(stream: &mut TcpStream) -> Result<Hello, NamingTalkError> {
     stream.set_nodelay(true)?;
     let mut nonce = [0; NONCE_BYTES];

@@ -46,13 +46,13 @@ pub struct Naming {
     /// The version that is in the file `kept`. Lock order: lock this before the table, and hold it while another
     /// version is written.
     written: Mutex<Option<u64>>,
-    /// Notified when there is something new to announce.
+    /// Notified when this node has new volumes or addresses to announce.
     news: Notify,
     /// The time before which the seeds are not asked again. Locked while they are being asked.
     asked: tokio::sync::Mutex<Option<tokio::time::Instant>>,
-    /// Addresses that did not answer. Each address is reported when it is added.
+    /// Addresses that have not answered. Each is logged when it is added.
     silent: Mutex<BTreeSet<String>>,
-    /// The handler of connections with another protocol than that of names.
+    /// Handles connections whose hello names a protocol other than that of the naming service.
     other: OnceLock<OtherProtocolHandler>,
 }
 
@@ -141,7 +141,7 @@ impl Naming {
 
     /// Sets the handler of connections whose hello is not about names.
     pub fn visited_by(&self, other: OtherProtocolHandler) {
-        // Ignore a second call: a process has one node, which sets its handler once.
+        // Ignore a second call: a process has one node, which sets this handler once.
         let _ = self.other.set(other);
     }
 
@@ -153,7 +153,7 @@ impl Naming {
         self.table.lock().own().node.clone()
     }
 
-    /// Returns the nodes with this number or name, with their addresses.
+    /// Returns the nodes whose number (GLN) or name is `node`, with their addresses.
     pub async fn find(&self, node: &str) -> Vec<KnownNode> {
         let mut nodes = self.known_by_seeds().await.nodes;
         nodes.retain(|known| known.gln.to_string() == node || known.node.as_str() == node);
@@ -164,7 +164,7 @@ impl Naming {
         self.table.lock().own().stamp.gln
     }
 
-    /// Announces these volumes, in place of those announced before.
+    /// Announces these volumes instead of those that were announced before.
     pub fn tell(&self, addresses: Vec<String>, volumes: Vec<NodeVolumeEntry>) {
         if self.table.lock().tell(addresses, volumes) {
             if let Err(failure) = self.keep() {
@@ -267,7 +267,7 @@ impl Naming {
         self.known()
     }
 
-    /// Returns everything that this process knows without asking others.
+    /// Returns all nodes and volumes that this process knows, without asking other nodes.
     fn known(&self) -> NamingStatus {
         let table = self.table.lock();
         let now = Instant::now();
@@ -296,7 +296,7 @@ const FRESH: Duration = Duration::from_millis(500);
 const SILENCE: Duration = Duration::from_secs(2);
 /// Time-out of the first answer. A reconnect waits for it, and a host's command waits for the reconnect.
 const ASK_WITHIN: Duration = Duration::from_secs(2);
-/// Time-out of the other answers after the first one.
+/// After the first answer, wait this long for answers of other nodes.
 const GRACE: Duration = Duration::from_millis(200);
 /// Maximum number of addresses that are remembered as silent.
 const MOST_SILENT: usize = 256;

@@ -10,12 +10,12 @@ use ::names::{Gln, MOST_COUNT};
 use control::Failure;
 use stack::{atomic_file, state_folder};
 
-/// Returns the path of the file with this node's number in the state folder.
+/// Returns the path of the file in the state folder that holds this node's number (GLN).
 pub fn path(state: &Path) -> PathBuf {
     state.join("gln")
 }
 
-/// Reads the file, or draws a new number if there is none.
+/// Reads this node's number (GLN) and version from the file; draws a new number if the file is missing.
 pub fn load_or_make(path: &Path) -> Result<(Gln, u64), Failure> {
     if let Some(found) = load(path)? {
         return Ok(found);
@@ -65,7 +65,7 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
         .remedy("give the user of this process read and write access to the `state` folder, or name another")
 }
 
-/// Writes the version to the file. It is stable on return.
+/// Writes the node's number (GLN) and version to the file, and makes them stable.
 pub fn keep(path: &Path, gln: Gln, version: u64) -> Result<(), Failure> {
     atomic_file::replace(path, format!("{gln} {version}\n").as_bytes()).map_err(|error| {
         Failure::new(format!("cannot save this node's number in {}: {error}", path.display()))

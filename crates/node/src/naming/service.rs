@@ -1,4 +1,4 @@
-//! The tasks of the naming service: answering callers, and calling other nodes.
+//! The tasks of the naming service, which answer other nodes and call them.
 
 use std::{
     net::SocketAddr,
@@ -136,7 +136,7 @@ impl Naming {
     }
 }
 
-/// Returns a random address of the list; `None` if it is empty.
+/// Returns a random element of `addresses`; `None` if the list is empty.
 fn pick(addresses: &[String]) -> Option<&String> {
     let mut random = [0; 8];
     getrandom::fill(&mut random).ok()?;

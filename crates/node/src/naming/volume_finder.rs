@@ -1,4 +1,4 @@
-//! Finds the location of one volume for the initiator, which asks before each connect.
+//! Finds a volume by its name for the initiator, which asks before each connect.
 
 use std::{fmt, sync::Arc};
 
@@ -8,7 +8,7 @@ use stack::FindFarVolume;
 
 use super::Naming;
 
-/// Finds the portals of one volume for the initiator.
+/// Finds the portals of one volume by the volume's name.
 struct Finder {
     naming: Arc<Naming>,
     volume: VolumeName,
