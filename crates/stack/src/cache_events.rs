@@ -48,7 +48,7 @@ struct ReportedLogFill {
 }
 
 impl ReportedLogFill {
-    /// Returns the fill level if it must be reported by an event now.
+    /// Returns the fill level of the log if an event has to report it now.
     fn look(&mut self, percent: u64, refuses: bool, now: Instant) -> Option<Level> {
         if percent >= ROOM_AGAIN || refuses {
             self.has_room_since = None;
@@ -74,7 +74,7 @@ struct FarVolumeConditions {
     failed: Option<(Instant, u64)>,
 }
 
-/// The beginning or the end of a condition of the far volume.
+/// A change between a far volume that answers and one that does not.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FarVolumeTransition {
     Away,
@@ -241,7 +241,7 @@ impl CacheEventFigures<'_> {
         }
     }
 
-    /// Returns the measures that give the log room in this state, in words.
+    /// Returns a remedy for the operator: how to get free space in the log in its present state.
     fn remedy(&self) -> String {
         let counted = self.counted;
         let first = if self.link.is_some() || counted.lower.away_ms.is_some() {

@@ -37,7 +37,7 @@ pub fn since(ms: u64) -> String {
     now.checked_sub(ago).unwrap_or(now).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
 }
 
-/// Converts the state of the claim on a far volume.
+/// Converts the state of the claim on a far volume into the form of the control socket.
 pub fn claim(holding: &Holding) -> CacheClaim {
     match holding {
         Holding::Nothing | Holding::Unsupported => CacheClaim::None,

@@ -25,14 +25,14 @@ use crate::{
 pub struct UnopenedCacheLog {
     pub(crate) disk: LogDisk,
     info: Option<LogInfo>,
-    /// The mirror of a pair's log, whose other leg is at the partner.
+    /// The mirrored log of a pair of gateways. The partner gateway holds its other leg.
     pub(crate) pair: Option<Arc<Mirror>>,
     /// The records of the log; `None` for the log of a pair, and for a log that is opened without being served.
     pub(crate) records: Option<LogRecords>,
 }
 
 impl UnopenedCacheLog {
-    /// Returns true if a cache was ever opened with this log.
+    /// Returns true if a cache was ever opened with this log before.
     pub fn is_used(&self) -> bool {
         self.info.is_some()
     }
@@ -86,7 +86,7 @@ pub async fn instance(
     Ok(look(settings, log).await?.map(|info| info.instance.to_string()))
 }
 
-/// Opens or creates the log and reads its `LogInfo`.
+/// Opens or creates the log, and reads its [`LogInfo`].
 pub async fn open_log(settings: &CacheLayerSettings) -> Result<UnopenedCacheLog, NotOpened> {
     let disk = LogDisk::open(settings).await?;
     let info = look(settings, &disk.volume()).await?;
@@ -115,7 +115,7 @@ pub async fn log_of_pair(
     Ok(UnopenedCacheLog { disk, info, pair: Some(mirror), records: None })
 }
 
-/// Returns the bytes of a volume that only the log and its NVRAM hold.
+/// Returns the bytes of a volume that only the log and its NVRAM hold, and not the far volume.
 pub async fn dirty_of(
     settings: &CacheLayerSettings,
     log: &UnopenedCacheLog,
@@ -197,7 +197,7 @@ pub async fn describe_log(settings: &CacheLayerSettings, log: &Stack) -> Result<
     }
 }
 
-/// Fails if `serve` would refuse the log as an older copy of itself.
+/// Fails if `serve` would refuse this log because an older copy has replaced it.
 fn check_older(settings: &CacheLayerSettings, info: &LogInfo) -> Result<(), CacheOpenError> {
     let Some(folder) = &settings.state else { return Ok(()) };
     let confirmed =

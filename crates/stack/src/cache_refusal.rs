@@ -89,7 +89,7 @@ pub fn refusal(settings: &config::CacheLayerSettings, error: &CacheOpenError) ->
 const ACCEPT_LOSS: &str = "set `accept_loss = true` for one start to continue with the undamaged data, and \
                            check the content of the volume";
 
-/// Returns the instructions to discard the log together with its record.
+/// Returns instructions for the operator to discard the log together with its record.
 fn give_up_with_record(settings: &config::CacheLayerSettings) -> String {
     format!(
         "{}, and remove its record (`{}`)",

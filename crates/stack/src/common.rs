@@ -65,7 +65,7 @@ pub async fn open_common(
     Ok(opened)
 }
 
-/// Refuses two units with the same volume.
+/// Fails if two units of a common cache have the same volume.
 fn refuse_twins(stacks: &[OpeningStack<'_>]) -> Result<(), Failure> {
     for (at, stack) in stacks.iter().enumerate() {
         if let Some(same) = stacks[..at].iter().find(|other| other.identity == stack.identity) {

@@ -60,15 +60,15 @@ fn number(text: &str) -> Option<[u8; 16]> {
     (digits.len() == 32 && number != 0).then(|| number.to_be_bytes())
 }
 
-/// One file for each log, named by the log's instance.
+/// The files with the confirmed write numbers, one for each log. The log's instance id is the file name.
 struct ConfirmedFiles {
     folder: PathBuf,
     open: Mutex<Option<OpenConfirmedFile>>,
-    /// True if the last write or sync has failed; an event has reported it.
+    /// Set while writes or syncs of the file fail, which an event has reported.
     failing: Mutex<OngoingCondition>,
 }
 
-/// The open file with the confirmed writes of one log.
+/// The open file that holds the confirmed write numbers of one log.
 struct OpenConfirmedFile {
     path: PathBuf,
     file: Arc<File>,

@@ -76,7 +76,7 @@ fn path(model: &PathModel, segment_bytes: u32) -> PathStatus {
     }
 }
 
-/// Converts the exclusive claim of one gateway on a unit.
+/// Converts the exclusive right of a gateway to write a unit (claim) into the form of the control socket.
 pub fn claim(report: scsi::ClaimReport) -> ClaimStatus {
     ClaimStatus {
         owner: report.owner,
@@ -91,7 +91,7 @@ pub fn claim(report: scsi::ClaimReport) -> ClaimStatus {
     }
 }
 
-/// Converts the claim of one of several gateways that share a unit.
+/// Converts the claim of one of the gateways that share a unit into the form of the control socket.
 pub fn sharer(sharer: unit::Sharer) -> ClaimStatus {
     let standing = sharer.standing;
     let share = ShareStatus {

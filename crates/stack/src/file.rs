@@ -96,7 +96,7 @@ fn not_opened(error: &FileVolumeOpenError) -> NotOpened {
     }
 }
 
-/// Opens a file; waits a moment if it is in use.
+/// Opens a volume file. If another process is using it, waits a moment and tries again.
 pub async fn open(options: FileVolumeOptions) -> Result<FileVolume, Failure> {
     try_open(options).await?.map_err(|error| refusal(&error))
 }
@@ -116,7 +116,7 @@ pub async fn try_open(
     }
 }
 
-/// Opens a file on a blocking thread, because filling it may take long.
+/// Opens a volume file once, on a blocking thread, because filling a new file may take long.
 async fn open_once(
     options: FileVolumeOptions,
 ) -> Result<Result<FileVolume, FileVolumeOpenError>, Failure> {

@@ -1,4 +1,4 @@
-//! The local leg of a pair's log, with the NVRAM in front of it.
+//! The leg of a pair's log that this gateway holds, with the NVRAM in front of it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use volume::{MirrorError, Stack};
 use super::{file, nvram, watch};
 use crate::confirmed_writes;
 
-/// The leg of a pair's log that is open at this gateway.
+/// The open leg of a pair's log that is on a disk of this gateway.
 #[derive(Clone)]
 pub struct LocalHalf {
     pub volume: Stack,

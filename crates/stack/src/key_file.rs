@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 
 use crate::atomic_file;
 
-/// A file with a volume's key, and the secret that unwraps it.
+/// The file with the encrypted key of a volume, and the secret that decrypts this key.
 pub struct KeyFile(Arc<LockedKeyFile>);
 
 struct LockedKeyFile {
@@ -177,7 +177,7 @@ impl LockedKeyFile {
     fn renew(&self) -> io::Result<Renewed> {
         self.end_renewal()?;
         let key = random()?;
-        // A second name keeps the old file accessible until its bytes are overwritten.
+        // Give the old file a second name, by which its bytes can be overwritten after the replacement.
         fs::hard_link(&self.path, atomic_file::beside(&self.path, OLD))?;
         atomic_file::prepare(&self.path, &self.lock(&key)?)?;
         atomic_file::settle_names(&self.path)?;

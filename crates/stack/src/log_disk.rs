@@ -64,7 +64,7 @@ impl LogDisk {
         })
     }
 
-    /// Returns the log disk of a pair, whose mirror is open already.
+    /// Returns the log disk of a pair, over the open mirror of its two legs.
     pub fn of_pair(settings: &CacheLayerSettings, mirror: Arc<Mirror>) -> Self {
         let (files, settings) = (LogDiskFiles::default(), settings.clone());
         Self { volume: Arc::clone(&mirror) as Stack, mirror: Some(mirror), files, settings }
@@ -188,7 +188,7 @@ impl LogDisk {
         Ok(())
     }
 
-    /// The state of the log's mirror; `None` for a log on one disk.
+    /// Returns the state of the log's mirror; `None` for a log on one disk.
     pub fn figures(&self) -> Option<LogMirrorFigures> {
         let mirror = self.mirror.as_ref()?;
         let log_halves = mirror.standings().map(|standing| standing.to_string()).into();

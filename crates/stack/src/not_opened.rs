@@ -8,7 +8,6 @@ pub enum NotOpened {
     /// The storage does not agree with its record, or another gateway has the claim. Other units of the process can
     /// be served.
     Refused(Failure),
-    /// Any other reason, such as a wrong setting.
     Failed(Failure),
 }
 

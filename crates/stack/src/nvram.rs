@@ -6,7 +6,7 @@ use control::Failure;
 use super::file;
 use crate::not_opened::NotOpened;
 
-/// An open NVRAM and the object that checks its file.
+/// An open NVRAM, and the object that checks its file during operation.
 type Nvram = (Box<dyn StableMemory>, NvramWatch);
 
 /// Opens or creates the NVRAM of a cache or of a leg of a pair's log, if the settings name one.

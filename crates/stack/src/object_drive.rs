@@ -56,7 +56,7 @@ impl ServedDrive {
         let security = match Security::open(&*store, checks, master, clock).await {
             Ok(security) => security,
             Err(error) => {
-                // Nothing was written since the start that would have to be saved.
+                // Ignore an error of the close: no data was written since the start that could be lost.
                 let _ = store.close().await;
                 return Err(refused_keys(serial, &settings, &error));
             }
@@ -145,7 +145,7 @@ fn open_primary(identity: UnitIdentity, folder: Option<&Path>) -> Result<Primary
         .map_err(|error| cannot_use(folder, &serial, &error))
 }
 
-/// Returns the names of the drive in its root page.
+/// Returns the identifying attributes of the drive's root object, such as its serial number.
 #[must_use]
 pub fn drive_identity(identity: &UnitIdentity, system: SystemId) -> DriveIdentity {
     DriveIdentity {
@@ -157,7 +157,7 @@ pub fn drive_identity(identity: &UnitIdentity, system: SystemId) -> DriveIdentit
     }
 }
 
-/// Returns the limits of the settings, as the store needs them.
+/// Converts the limits of the settings into the form that the object store uses.
 #[must_use]
 pub fn limits(settings: &ObjectDriveSettings) -> Limits {
     Limits {
@@ -192,7 +192,7 @@ fn refused_volume(serial: &str, error: &OpenError) -> NotOpened {
 /// Returns the message and the remedy for a volume that was not opened as a drive.
 #[must_use]
 pub fn unopened(serial: &str, error: &OpenError) -> Failure {
-    // Some of the messages have their remedy on a second line.
+    // A message may contain a remedy, which is its second line.
     let text = error.to_string();
     let (message, own_remedy) = text.split_once('\n').unwrap_or((&text, ""));
     let failure = Failure::new(format!("the object drive {serial} cannot be used: {message}"));

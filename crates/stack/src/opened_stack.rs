@@ -10,7 +10,7 @@ use volume::{Stack, Watched};
 use crate::layers::{CacheLayer, FileLayer, StackLayer};
 
 pub struct OpenedStack {
-    /// The volume that hosts see.
+    /// The topmost layer of the stack, which hosts read and write.
     pub top: Stack,
     /// The name of the volume at the bottom, by which a second use of it is noticed: it is the same over every path.
     /// `None` if the volume exists only in the memory of this process.
@@ -19,7 +19,7 @@ pub struct OpenedStack {
     /// another node while it is used.
     pub watched: Option<Arc<Watched>>,
     pub(crate) layers: Vec<StackLayer>,
-    /// Layers that other code calls directly. They are in `layers`, too.
+    /// The layers that other code calls directly, which are also in `layers`.
     pub(crate) parts: StackParts,
 }
 
@@ -28,7 +28,7 @@ pub struct OpenedStack {
 pub(crate) struct StackParts {
     /// The file or block device at the bottom.
     pub file: Option<Arc<FileLayer>>,
-    /// The volume of another target at the bottom.
+    /// The far volume at the bottom of the stack; `None` if its bottom is local.
     pub session: Option<Arc<RemoteVolume>>,
     pub cache: Option<Arc<CacheLayer>>,
 }
@@ -59,7 +59,7 @@ impl OpenedStack {
         Ok(self.top.geometry().bytes())
     }
 
-    /// Grows the layers that extend to the end of the layer below them.
+    /// Grows each layer whose end is the end of the layer below it.
     fn grow_with_bottom(&self) -> Result<(), Failure> {
         self.layers.iter().try_for_each(|layer| layer.running().grow_with_lower())
     }
@@ -88,7 +88,7 @@ impl OpenedStack {
         }
     }
 
-    /// Returns true if this unit and `other` belong to one common cache.
+    /// Returns true if this unit and `other` use the same common cache.
     pub fn shares_cache_with(&self, other: &Self) -> bool {
         let of = |opened: &Self| opened.cache().map(std::ptr::from_ref);
         of(self).is_some() && of(self) == of(other)

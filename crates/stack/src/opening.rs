@@ -28,7 +28,7 @@ use crate::{
 };
 
 pub struct StackContext<'a> {
-    /// The iSCSI name of this process as an initiator.
+    /// The iSCSI name with which this process logs in to far volumes.
     pub initiator_name: &'a IscsiName,
     /// Finds far volumes that have a name and no address, if there is a naming service.
     pub names: Option<Arc<dyn FindFarVolume>>,
@@ -242,7 +242,7 @@ impl<'a> OpeningStack<'a> {
         }
     }
 
-    /// Returns the topmost volume so far.
+    /// Returns the topmost layer that is open so far.
     ///
     /// # Panics
     /// No layer is open yet.

@@ -19,7 +19,7 @@ pub struct Pacing {
 
 struct DestagePacingState {
     schedule: Schedule,
-    /// The rate from the control socket; it takes precedence over the schedule.
+    /// The destage rate that was set over the control socket, which overrides the schedule.
     told: Rate,
 }
 
@@ -33,7 +33,7 @@ impl Pacing {
         pacing
     }
 
-    /// Applies another schedule. A rate from the control socket stays in force.
+    /// Replaces the schedule of destage rates. A rate that was set over the control socket stays in force.
     pub fn follow(&self, schedule: Schedule) {
         self.inner.lock().schedule = schedule;
         self.apply();

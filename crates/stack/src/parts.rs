@@ -37,7 +37,7 @@ struct SlicedFile {
     last_number: AtomicU64,
 }
 
-/// An open file with its record; `None` if the file is only read.
+/// An open volume file with the record of its use; no record if the file is only read.
 struct OpenFile {
     volume: Arc<FileVolume>,
     record: Option<Arc<KeptVolume>>,
@@ -81,7 +81,7 @@ impl SlicedFiles {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        // If the opening fails, dropping `taken` makes the bytes free for other units again.
+        // If opening the file fails, dropping `taken` releases the reserved bytes for other units.
         let taken = PendingFileSlice { shared: &shared, number };
         let mut open = shared.file.lock().await;
         let file = match open.upgrade() {
@@ -128,7 +128,7 @@ impl SlicedFile {
     }
 }
 
-/// Bytes that are reserved in a file that is not open yet.
+/// Bytes of a file that are reserved for a slice before the file is open.
 struct PendingFileSlice<'a> {
     shared: &'a SlicedFile,
     number: u64,

@@ -13,9 +13,9 @@ use control::UnitName;
 pub struct StackPlan<'a> {
     /// The first layer, which needs no layer below.
     pub bottom: BottomPlan<'a>,
-    /// The other layers up to the first cache, bottom first.
+    /// The layers between the bottom and the first cache, lowest first.
     pub below_cache: &'a [Layer],
-    /// The first cache and the layers above it; empty if there is no cache.
+    /// The first cache and the layers above it, lowest first; empty if the stack has no cache.
     pub from_cache: &'a [Layer],
 }
 
@@ -26,10 +26,10 @@ pub enum BottomPlan<'a> {
     File(&'a File, Option<&'a Slice>),
     /// The local leg of a pair's log.
     Half(&'a MirrorLegLayerSettings),
-    /// The volume of another target.
+    /// The bottom is a far volume: a unit of another target.
     Remote {
         settings: &'a RemoteLayerSettings,
-        /// The cache whose log is opened first, because it may know the far volume.
+        /// The cache whose log is opened before the far volume, since the log may have a record of that volume.
         log: Option<&'a CacheLayerSettings>,
         has_cache: bool,
         /// The name of the session with the target, which is the same after every start.

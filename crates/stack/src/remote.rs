@@ -23,7 +23,7 @@ use volume::Geometry;
 
 use crate::congestion::congestion;
 
-/// A far volume, as the log of its cache has recorded it.
+/// The address and identity of a far volume, as the log of its cache has recorded them.
 #[derive(Clone, Debug)]
 pub struct RecordedFarVolume {
     /// The identity that the remote unit reports.
@@ -32,7 +32,7 @@ pub struct RecordedFarVolume {
     pub geometry: Geometry,
 }
 
-/// The identity of this process towards remote targets.
+/// The identity with which this process logs in to far volumes.
 #[derive(Clone, Debug)]
 pub struct Us {
     pub initiator_name: IscsiName,

@@ -23,12 +23,12 @@ pub struct Resend {
     state: Mutex<ResendState>,
     /// Notified when a call to `lower` has ended.
     ended: Notify,
-    /// Held during a flush: `lower` reports a restart to one flush only.
+    /// Held during a flush of `lower`, which reports its restart to one flush only.
     flushing: tokio::sync::Mutex<()>,
 }
 
 struct ResendState {
-    /// Extents that are being written, discarded or sent again. They do not overlap.
+    /// Extents that are being written, discarded or sent again. They never overlap.
     under_way: Vec<Extent>,
     unflushed: Unflushed,
     /// The sum over all acknowledged calls of the bytes kept for each. A value of this sum also identifies a call. The
@@ -81,7 +81,7 @@ impl Resend {
         }
     }
 
-    /// Waits until no other call changes blocks of `extent`.
+    /// Waits until no other call is changing blocks of `extent`, and then locks them.
     async fn turn(&self, extent: Extent) -> ResendExtentLock<'_> {
         loop {
             let ended = self.ended.notified();
@@ -101,7 +101,7 @@ impl Resend {
         }
     }
 
-    /// Flushes until there is room to keep another write.
+    /// Flushes the lower volume until there is memory to keep another write.
     async fn room(&self) -> Result<(), Error> {
         while self.state.lock().kept() >= self.limit {
             self.flush_all().await?;
@@ -167,7 +167,7 @@ impl Resend {
         }
     }
 
-    /// Waits until no other call uses `extent`, and then sends its kept content again.
+    /// Waits until no other call uses `extent`, and then writes the kept data of its blocks again.
     async fn send_again(&self, extent: Extent) -> Result<(), Error> {
         let mut turn = self.turn(extent).await;
         let kept = self.state.lock().unflushed.within(extent);
@@ -196,7 +196,7 @@ impl ResendState {
 struct ResendExtentLock<'a> {
     layer: &'a Resend,
     extent: Extent,
-    /// The value of `losses` in the state of the layer when the call began.
+    /// The number of losses that the layer had counted when the call began.
     losses: u64,
     is_done: bool,
 }
@@ -309,7 +309,7 @@ impl Provisioning for Resend {
         if self.state.lock().unflushed.within(extent).is_empty() {
             return self.lower.extensions().allocation(extent);
         }
-        // It is not known what the node has lost: report all blocks as mapped.
+        // The node may have lost discards, so report all blocks as mapped.
         Io::done(Ok(Allocation::mapped(extent.blocks)))
     }
 

@@ -21,7 +21,7 @@ const QUIET: Duration = Duration::from_secs(30);
 /// Interval of the checks whether the condition has ended.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The beginning or the end of the lack of space for a file.
+/// A file's storage begins or ceases to be full.
 #[derive(Debug, Eq, PartialEq)]
 enum FileSpaceChange {
     Begins { free: Option<u64> },
@@ -31,7 +31,7 @@ enum FileSpaceChange {
 /// The free space in the file system of a volume's file.
 enum FileSystemSpace {
     Closed,
-    /// Free bytes, if the system reports them.
+    /// Free space of the file system in bytes; `None` if the system does not report it.
     Free(Option<u64>),
 }
 

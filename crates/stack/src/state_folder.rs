@@ -58,10 +58,10 @@ pub fn can_be_used(folder: &Path) -> Result<(), Failure> {
     rustix::fs::access(above, access).map_err(|error| cannot(error.into()))
 }
 
-/// A folder to which another user may write.
+/// A state folder that is refused because another user may write to it.
 struct UnsafeStateFolder {
     folder: PathBuf,
-    /// The owner, if that is neither root nor the user of this process.
+    /// User id of the folder's owner, if that is neither root nor the user of this process.
     other: Option<u32>,
     mode: u32,
 }
@@ -96,7 +96,7 @@ impl fmt::Display for UnsafeStateFolder {
     }
 }
 
-/// Returns the reason why a folder is refused, if there is one.
+/// Returns the reason why `folder` cannot be used safely as a state folder; `None` if it can.
 fn refusal(folder: &Path) -> io::Result<Option<UnsafeStateFolder>> {
     let found = std::fs::metadata(folder)?;
     if !found.is_dir() {

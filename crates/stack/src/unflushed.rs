@@ -8,7 +8,7 @@ use volume::{Data, Extent, Lba};
 #[derive(Debug)]
 pub struct Unflushed {
     block_size: usize,
-    /// The pieces, indexed by their first block.
+    /// Extents of unflushed writes, indexed by their first block.
     pieces: BTreeMap<u64, UnflushedExtent>,
 }
 
@@ -24,7 +24,7 @@ struct UnflushedExtent {
 
 #[derive(Clone, Debug)]
 pub enum UnflushedContent {
-    /// The blocks hold these bytes.
+    /// The data that the blocks hold.
     Data(Data),
     Zeros,
 }
@@ -66,7 +66,7 @@ impl Unflushed {
         self.pieces.retain(|_, piece| piece.number > number);
     }
 
-    /// Marks everything as possibly lost.
+    /// Marks all unflushed writes as possibly lost, because the node has restarted.
     pub fn lose_all(&mut self) {
         self.pieces.values_mut().for_each(|piece| piece.is_lost = true);
     }
@@ -79,7 +79,7 @@ impl Unflushed {
         overlapping.take_while(ended_before).for_each(|piece| piece.is_lost = true);
     }
 
-    /// Records that the content of these blocks was sent again.
+    /// Records that the content of these blocks was sent to the node again.
     pub fn sent_again(&mut self, extent: Extent) {
         let (start, end) = (extent.lba.0, extent.end().0);
         for (_, piece) in self.pieces.range_mut(start..end) {

@@ -110,7 +110,7 @@ fn file_name(identity: &UnitIdentity) -> String {
     identity.naa.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Reads the record in a file, if there is one.
+/// Reads the record of a unit's state from a file; `None` if the file does not exist.
 fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
     match atomic_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -137,7 +137,7 @@ struct UnitStateStore {
     name: String,
     /// The number of the newest completed save of each record.
     done: Mutex<[u64; UnitRecordKind::ALL.len()]>,
-    /// For each record, whether its saves fail at present. Events report changes of this.
+    /// For each kind of record, whether saving it fails at present. An event reports each change of this.
     failing: Mutex<[OngoingCondition; UnitRecordKind::ALL.len()]>,
     /// A lock that is held while the unit is served: no other process, and no other unit with the same designator,
     /// may write these files.

@@ -137,7 +137,7 @@ pub fn log(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
     });
 }
 
-/// Ends the read tier of a cache when its file has lost its name.
+/// Switches off the read tier of a cache when the file of the tier is renamed, replaced, removed or truncated.
 pub fn tier(cache: &Arc<Cache>, file: &Arc<FileVolume>) {
     let (cache, file) = (Arc::downgrade(cache), Arc::downgrade(file));
     tokio::spawn(async move {

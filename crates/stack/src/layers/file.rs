@@ -90,7 +90,7 @@ impl FileLayer {
         Ok(())
     }
 
-    /// Records the present size of the file, and whether it holds data.
+    /// Updates the record of the file: its present size, and whether it holds data.
     async fn note(&self) {
         let Some(record) = self.record.clone() else { return };
         if let Ok(Err(failure)) = tokio::task::spawn_blocking(move || record.note()).await {
@@ -101,7 +101,7 @@ impl FileLayer {
 
 impl RunningLayer for FileLayer {
     fn figures(&self) -> LayerFigures {
-        // A block device has no usage: all its space is allocated.
+        // For a block device, `usage` returns `None`: all its space is allocated.
         let usage = self.file.extensions().usage();
         LayerFigures::File(FileFigures {
             refused_no_space: *self.file.refusals().borrow(),

@@ -6,7 +6,7 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Sta
 
 use super::running::OpenedLayer;
 
-/// Protects `lower` from writes.
+/// Creates a layer that refuses writes to `lower`.
 pub fn open(lower: Stack) -> OpenedLayer {
     OpenedLayer::plain("read-only", String::new(), Arc::new(ReadOnly::new(lower)))
 }

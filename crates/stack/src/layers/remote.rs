@@ -41,7 +41,7 @@ pub enum FarWrites {
     UnderCache,
     /// There is one writer and no cache. The writer flushes the writes that must survive a restart of the node.
     OneWriter,
-    /// There are many writers and no cache.
+    /// No cache is above the far volume, and several initiators may write to it.
     ManyWriters,
 }
 
@@ -49,7 +49,7 @@ pub enum FarWrites {
 pub struct OpenedFarVolume {
     pub opened: OpenedLayer,
     pub session: Arc<RemoteVolume>,
-    /// The log of the cache above, if it was opened here.
+    /// The log of the cache above this volume, if this function has opened it.
     pub log: Option<UnopenedCacheLog>,
 }
 

@@ -47,9 +47,9 @@ struct SliceLayer {
     volume: Arc<SliceVolume>,
     /// Offset of the slice in bytes.
     start: u64,
-    /// The text that `forebay status` showed for the slice when it was opened.
+    /// Where the slice is, as text for `forebay status`, from the time when it was opened.
     on: String,
-    /// True if the slice extends to the end of the layer below.
+    /// True if the slice extends to the end of the volume below it.
     reaches_end: bool,
 }
 
@@ -59,7 +59,7 @@ impl SliceLayer {
         if !bytes.is_multiple_of(block_size) {
             return Err(cannot_grow("slice", &self.on, &"it would not end with a block"));
         }
-        // Reserve the bytes before the slice grows: they may belong to another unit.
+        // Reserve the bytes before the slice grows, which fails if they belong to another unit.
         if let Some(below) = below {
             below.reserve_for_slice(bytes)?;
         }

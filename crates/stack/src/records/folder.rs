@@ -1,4 +1,4 @@
-//! The folder of the records of storage, with one file for each recorded path.
+//! The folder with the records of used storage, in one file for each path.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::storage_record::{Storage, StorageRecord, now};
 use crate::{atomic_file, not_opened::NotOpened, state_folder, unit_state};
 
-/// Access to the records of storage of one settings file.
+/// Reads and writes the records of the storage that the units of one settings file have used.
 #[derive(Clone, Debug)]
 pub struct Records {
     folder: PathBuf,
@@ -25,13 +25,13 @@ pub struct Records {
     pub(super) logs: Vec<PathBuf>,
 }
 
-/// Keeps records for one user of storage: a unit or a common cache.
+/// Writes the storage records of one user of storage, which is a unit or a common cache.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     pub records: Records,
     /// The unit as `TARGET/LUN`, or the common cache.
     pub used_by: String,
-    /// True for a unit of a common cache: a reload does not open it.
+    /// True for a unit of a common cache, which is opened at a start and not by a reload.
     pub is_opened_at_start_only: bool,
 }
 
@@ -47,7 +47,7 @@ impl Records {
         }
     }
 
-    /// Returns the folder of the records, which may not exist yet.
+    /// Returns the path of the folder with the records, even if the folder does not exist yet.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -110,7 +110,7 @@ impl Records {
         write().map_err(|error| self.cannot("write", &file, &error))
     }
 
-    /// Removes the record of a path. Returns true if there was one.
+    /// Removes the record of the storage at `path`. Returns true if there was one.
     pub fn forget(&self, path: &Path) -> Result<bool, Failure> {
         let file = self.file(&absolute(path)?);
         let removed = match fs::remove_file(&file) {
@@ -172,7 +172,7 @@ impl Recorder {
         }
     }
 
-    /// Returns a record of storage at an absolute path that is being opened now.
+    /// Creates the record for storage at the absolute path `path`, which is being opened now.
     pub(super) fn record(&self, path: PathBuf, storage: Storage) -> StorageRecord {
         let (used_by, settings) = (self.used_by.clone(), self.records.settings());
         StorageRecord { path, named: None, used_by, settings, opened: now(), storage }
@@ -241,7 +241,7 @@ fn resolved(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// Returns true if the error says that there is no such file.
+/// Returns true if the error means that the file does not exist.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -349,7 +349,7 @@ mod tests {
         fs::remove_dir(&real).unwrap();
         assert_eq!(records.load(&named).unwrap(), Some(kept));
         assert_eq!(records.load(&link.join("other.img")).unwrap(), None);
-        // The link now leads to another disk, on which no volume was opened.
+        // The symbolic link leads to another disk now, on which no volume was ever opened.
         fs::create_dir(folder.path().join("other")).unwrap();
         fs::remove_file(&link).unwrap();
         std::os::unix::fs::symlink(folder.path().join("other"), &link).unwrap();

@@ -30,7 +30,7 @@ use crate::not_opened::NotOpened;
 /// The records of a log that is about to be opened: one for each file or device.
 pub struct LogRecords {
     recorder: Recorder,
-    /// The path of the log, and that of its second mirror leg.
+    /// The path of the log, followed by that of its second mirror leg if it has one.
     paths: Vec<PathBuf>,
     /// Instance ids in the records of the paths in `paths`.
     known: Vec<String>,
@@ -298,7 +298,7 @@ impl KeptLog {
         closed
     }
 
-    /// Records that the log was exported, to be adopted on another host.
+    /// Records that the log was exported and may be adopted on another host.
     pub fn export(&self, dirty_bytes: u64) -> Result<(), Failure> {
         let exported = self.change(|log| {
             log.dirty_bytes = dirty_bytes;

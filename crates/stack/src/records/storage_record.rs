@@ -1,4 +1,4 @@
-//! The record of one volume file, device or cache log.
+//! The record of a volume file, a device or the log of a cache, as it was when last opened.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The record of one path: which file, device or log a unit or common cache used there when it was last opened.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct StorageRecord {
-    /// The absolute path, as [`super::folder::absolute`] makes it.
+    /// The absolute path of the storage, as [`super::folder::absolute`] returns it.
     pub path: PathBuf,
     /// The absolute path as the settings had it, if that is another one because a link is part of it. While the
     /// link leads nowhere, the record is found by this path.
@@ -24,13 +24,13 @@ pub struct StorageRecord {
     pub storage: Storage,
 }
 
-/// The kind of storage, and the properties by which it is recognized.
+/// The kind of storage, with the properties that show whether it has been replaced.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Storage {
     /// A file or block device with the blocks of a volume.
     Volume(VolumeIdentity),
-    /// The log of a cache, or one leg of its mirror.
+    /// The log of a cache, or one leg of a mirrored log.
     Log(LogIdentity),
 }
 
@@ -47,7 +47,6 @@ pub struct VolumeIdentity {
     pub id: Option<String>,
     /// Device number of the file system that holds the file.
     pub device: u64,
-    /// Inode number of the file.
     pub inode: u64,
 }
 
@@ -59,7 +58,7 @@ pub struct LogIdentity {
     /// True if the far volume had all data when the log was last stopped, or when a cache without write-back
     /// opened it.
     pub is_drained: bool,
-    /// True if the log was exported, to be adopted on another host.
+    /// True if the log was exported and may be adopted on another host.
     pub is_exported: bool,
     /// Bytes that only the log held when the record was written; more may have come since.
     pub dirty_bytes: u64,

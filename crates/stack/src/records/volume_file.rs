@@ -42,7 +42,7 @@ use crate::not_opened::NotOpened;
 pub struct VolumeRecord {
     recorder: Recorder,
     path: PathBuf,
-    /// The absolute path of the file or device, as the settings have it.
+    /// The absolute path of the file or device, as it is in the settings.
     named: PathBuf,
     before: Option<StorageRecord>,
     /// True if there is no record although the file has an id or holds data.
@@ -66,7 +66,7 @@ struct ObservedVolumeFile {
     is_device: bool,
 }
 
-/// The result of the comparison of a file or device with its record.
+/// The result of comparing a file or device with the record of its last use.
 #[derive(Debug, Eq, PartialEq)]
 enum VolumeFileVerdict {
     /// The file is the recorded volume, perhaps larger.
@@ -80,7 +80,7 @@ enum VolumeFileVerdict {
 }
 
 impl Recorder {
-    /// Compares the file or device at `path` with its record. Changes nothing.
+    /// Compares the file or device at `path` with the record of its last use. Changes neither.
     pub fn look_at_volume(&self, path: &Path) -> Result<VolumeRecord, NotOpened> {
         let before = self.records.load(path)?;
         let named = std::path::absolute(path).map_err(Failure::new)?;
@@ -278,7 +278,7 @@ impl StorageRecord {
 }
 
 impl ObservedVolumeFile {
-    /// Examines the file or device at a path; `None` if nothing is there.
+    /// Reads the properties of the file or device at `path`; `None` if it does not exist.
     fn at(path: &Path) -> io::Result<Option<Self>> {
         let found = match fs::metadata(path) {
             Err(error) if is_absent(&error) => return Ok(None),
@@ -301,7 +301,7 @@ impl ObservedVolumeFile {
     }
 
     fn device(mut device: &File) -> io::Result<Self> {
-        // The metadata of a block device give length 0, so seek to its end.
+        // Seek to the end: the metadata of a block device report the length 0.
         let bytes = device.seek(SeekFrom::End(0))?;
         // Leave the id and the numbers of a device empty: the device node and its numbers may change with each boot.
         let (id, device, inode) = (None, 0, 0);
@@ -386,7 +386,7 @@ fn cannot_look(path: &Path, error: &io::Error) -> Failure {
         .remedy("give the user of this process read and write access to it")
 }
 
-/// Interval at which a volume without data is checked, with one stat(2).
+/// Interval of the checks of a volume without data, each of which takes one stat(2).
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -454,7 +454,7 @@ mod tests {
             is_wrong(&was, &found(None, 9, MIB * 2, true), "2097152 bytes");
             is_wrong(&was, &found(None, 9, MIB / 2, true), "524288 bytes");
         }
-        // The inode number of a deleted file was given to a new one.
+        // The new file has the inode number of a deleted one.
         is_wrong(&was(Some("aa")), &found(None, 2, MIB, false), "blank");
         assert_eq!(verdict(&was(None), &found(None, 2, MIB, true)), VolumeFileVerdict::Same);
     }

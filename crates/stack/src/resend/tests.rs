@@ -16,7 +16,7 @@ struct Writer<'a> {
     far: &'a Restarting,
     rng: Rng,
     first: u64,
-    /// The content of the writer's blocks: one byte, repeated, for each block.
+    /// The byte that fills each block which this writer owns.
     model: Vec<u8>,
     busy: &'a Cell<u64>,
 }
@@ -78,7 +78,7 @@ impl Writer<'_> {
     }
 }
 
-/// Runs several writers while the node restarts now and then.
+/// Runs several writers while the node restarts from time to time.
 async fn run(volume: &dyn Volume, far: &Restarting, seed: u64) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let busy = Cell::new(WRITERS);

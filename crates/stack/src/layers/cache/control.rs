@@ -31,7 +31,7 @@ impl CacheLayer {
             return Err(volume::Error::Fenced(reason));
         }
         match order {
-            // Do nothing: the caller has already executed these two commands.
+            // The caller has executed these two commands already.
             CacheControlCommand::Renew { .. } | CacheControlCommand::LogResize { .. } => {}
             CacheControlCommand::Pause => self.cache.pause(),
             CacheControlCommand::Resume => self.cache.resume(),
@@ -141,7 +141,7 @@ impl CacheLayer {
 /// Smallest size of a log, as for `log_size`.
 const LEAST_LOG: Size = Size::mib(8);
 
-/// Largest log: its blocks are counted in 31 bits.
+/// Maximum size of a log in bytes: log blocks are counted with 31 bits.
 const MOST_LOG: Size = Size(1 << 42);
 
 /// Longest time for which one request on the control socket works at a flush, drain or resize. The client shows the

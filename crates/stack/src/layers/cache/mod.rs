@@ -40,7 +40,7 @@ use crate::{
     watch,
 };
 
-/// An open cache with its running destage.
+/// An open cache, and the task that runs its destage.
 pub struct CacheLayer {
     cache: Arc<Cache>,
     destage: Mutex<Option<JoinHandle<()>>>,
@@ -51,19 +51,19 @@ pub struct CacheLayer {
     disk: LogDisk,
     /// The record of storage of the log; `None` for the log of a pair.
     record: Option<Arc<KeptLog>>,
-    /// Serializes resizes of the log.
+    /// Held during a resize of the log: one resize runs at a time.
     resizing: tokio::sync::Mutex<()>,
     /// True once the stop of the cache has begun. Each unit of a common cache calls for the stop; only the first call
     /// performs it.
     is_stopped: tokio::sync::Mutex<bool>,
-    /// The volumes of a common cache, each with its name.
+    /// The volumes of a common cache with their names; empty for a cache of one volume.
     volumes: Vec<(String, Stack)>,
     /// The names of removed volumes, with the bytes that were discarded.
     given_up: Vec<(String, u64)>,
 }
 
 impl CacheLayer {
-    /// Opens the cache over `lower` and starts its destage.
+    /// Opens a cache over the volume `lower`, and starts its destage.
     pub async fn open(
         settings: &CacheLayerSettings,
         lower: Stack,
@@ -186,12 +186,12 @@ impl CacheLayer {
         }
     }
 
-    /// Returns the state of the claim on the far volume.
+    /// Returns whether the far volume has granted this cache the exclusive right to write it (claim).
     pub fn holding(&self) -> Holding {
         self.cache.holding()
     }
 
-    /// Returns the log's instance id and generation (the number of its openings).
+    /// Returns the instance id of the log, and its generation (the number of times that it was opened).
     pub async fn instance(&self) -> (String, u64) {
         let (instance, generation) = self.cache.instance().await;
         (instance.to_string(), generation)
@@ -224,7 +224,7 @@ impl CacheLayer {
         Ok(Exported { log, generation, dirty_bytes, serial })
     }
 
-    /// Stops the cache unless another unit of a common cache has done so already.
+    /// Stops the cache, unless another unit of the same common cache has stopped it already.
     async fn stop_once(&self) -> Result<(), Failure> {
         let mut is_stopped = self.is_stopped.lock().await;
         if std::mem::replace(&mut *is_stopped, true) {
@@ -297,7 +297,7 @@ impl RunningLayer for CacheLayer {
         Box::pin(ready(Ok(())))
     }
 
-    /// Stops destage and closes the log; dirty data stays in it.
+    /// Stops destage and closes the log. Dirty data stays in the log.
     fn stop(&self) -> LayerFuture<'_, Result<(), Failure>> {
         Box::pin(self.stop_once())
     }
