@@ -8,14 +8,14 @@ use scsi::{ClaimReport, Sense, copy::TOKEN_BYTES};
 
 use crate::{Rod, UnitIdentity};
 
-/// The abilities of one unit; `None` for an ability that it does not have.
+/// The optional abilities of one unit; `None` for each ability that the unit does not have.
 #[derive(Clone, Copy, Default)]
 pub struct UnitAbilities<'a> {
     /// The unit takes part in third-party copies.
     pub copies: Option<&'a dyn CopyMember>,
-    /// An exclusive writer can claim the unit, or several gateways can share it.
+    /// Set if one gateway can claim the exclusive right to write the unit, or several can share it.
     pub claims: Option<&'a dyn ClaimedUnit>,
-    /// The unit can move to another node.
+    /// Set if the unit can move to another node.
     pub moves: Option<&'a dyn MovableUnit>,
     /// The unit has flush commands, which the target must begin in the order of arrival.
     pub flushes: Option<&'a dyn FlushedUnit>,
@@ -34,7 +34,7 @@ pub trait FlushedUnit: Send + Sync {
 
 /// A unit that takes part in third-party copies (SPC-4, 5.16).
 pub trait CopyMember: Send + Sync {
-    /// The NAA designator by which a copy command names the unit.
+    /// Returns the NAA designator by which copy commands name the unit.
     fn naa(&self) -> [u8; 16];
 
     /// Returns the blocks that a ROD token of this unit represents.
@@ -63,7 +63,7 @@ pub trait ClaimedUnit: Send + Sync {
     fn drop_claim(&self) -> UnitFuture<'_, Result<(), NotDropped>>;
 }
 
-/// A unit that can move to another node.
+/// The calls that move a unit to another node.
 pub trait MovableUnit: Send + Sync {
     /// Returns the unit's names. They stay the same when the unit moves to another node.
     fn identity(&self) -> &UnitIdentity;
@@ -82,23 +82,23 @@ pub trait MovableUnit: Send + Sync {
 
 pub type UnitFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A hold on a unit: its new commands wait until this value is dropped.
+/// New commands of the unit wait until this value is dropped.
 pub struct HeldUnit<'a> {
     _held: Box<dyn Send + 'a>,
 }
 
 impl<'a> HeldUnit<'a> {
-    /// Wraps the guards `held` that delay the commands. They are dropped with the result.
+    /// Keeps the locks `held`, which delay new commands of the unit, until the result is dropped.
     pub(crate) fn new(held: impl Send + 'a) -> Self {
         Self { _held: Box::new(held) }
     }
 }
 
-/// One gateway of a shared unit, as the status report shows it.
+/// A gateway that shares the unit with others, as the status report shows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Sharer {
     pub claim: ClaimReport,
-    /// The ranges for which the gateway has coherence tokens, and its lease.
+    /// The coherence tokens that the gateway holds, and its lease.
     pub standing: SharingMemberStatus,
 }
 
@@ -107,7 +107,7 @@ pub struct Sharer {
 pub enum NotDropped {
     /// The volume could not be rolled back to the last flush of the owner.
     NotRolledBack(volume::Error),
-    /// The unit's store failed to save that the claim has ended.
+    /// The unit's store could not save that the claim has ended, so the claim is still in force.
     NotSaved,
 }
 

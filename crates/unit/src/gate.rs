@@ -15,7 +15,7 @@ use crate::{
 
 /// The checks that a device type adds to the gate.
 pub trait GatedDevice {
-    /// The commands of the device type, including those of SPC.
+    /// The commands of this device type, including those that SPC defines for all types.
     type Command: DeviceCommand;
 
     /// Parses a CDB.
@@ -64,11 +64,12 @@ enum GateCheck {
     /// Unit attention condition of a reset, the only one that comes before a reservation conflict (SAM-5,
     /// 5.3.3). A part of another task skips it: the condition is reported to that task.
     Reset,
-    /// Reservations of other nexuses (SPC-4, 5.13.1; SPC-2, 5.5.1).
+    /// Refuse the command if a reservation of another nexus excludes it (SPC-4, 5.13.1; SPC-2, 5.5.1).
     Reservation,
-    /// The exclusive writer of the unit (CLAIM OUT, our own: `docs/protocols.md`).
+    /// Refuse the command if another session is the exclusive writer (CLAIM OUT: `docs/protocols.md`).
     Writer,
-    /// All other unit attention conditions (SAM-5, 5.14). A part of another task skips it.
+    /// Report any other unit attention condition (SAM-5, 5.14). Commands that are a part of another task skip this
+    /// check.
     Attention,
     /// Work on the whole unit: SANITIZE (SBC-3, 4.11).
     Work,
@@ -132,7 +133,7 @@ pub fn begin<D: GatedDevice>(
 /// Returns the generation of all state that the checks depend on: it is equal at two times only if nothing has
 /// changed in between. Returns `None` if the checks have to be made each time.
 fn generation<D: GatedDevice>(primary: &PrimaryUnit, device: &D, nexus: u64) -> Option<u64> {
-    // Neither number ever decreases, so their sum is the same only if both are.
+    // Neither generation ever decreases, so an equal sum means that both are unchanged.
     Some(primary.generation()?.wrapping_add(device.generation(nexus)?))
 }
 

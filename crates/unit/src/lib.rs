@@ -1,4 +1,4 @@
-//! Logical units: they check SCSI commands and perform them as calls on a volume.
+//! Logical units, which check SCSI commands and perform them as calls on a volume.
 
 mod tokens;
 mod identity;

@@ -1,21 +1,21 @@
-//! The one place where a storage error becomes a status and sense data.
+//! Converts storage errors into SCSI status and sense data. This is the only place that does that.
 
 use scsi::{ScsiStatus, Sense};
 use volume::Error;
 
 use crate::Completion;
 
-/// The reason why a command does not end with GOOD.
+/// The reason why a command does not end with status GOOD.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum UnitCommandFailure {
-    /// BUSY: nothing was done, and the initiator repeats the command.
+    /// Status BUSY: the command has changed nothing, and the initiator repeats it.
     Busy,
     /// The volume did not answer a change, which may have been done. The unit may repeat the change; if that does
     /// not help, the answer is ABORTED COMMAND, after which initiators repeat the command, too.
     Unanswered,
-    /// RESERVATION CONFLICT, because a reservation of another nexus excludes the command.
+    /// Status RESERVATION CONFLICT, since a reservation of another nexus excludes the command.
     Conflict,
-    /// CHECK CONDITION with this sense data.
+    /// Status CHECK CONDITION with this sense data.
     Check(Sense),
 }
 

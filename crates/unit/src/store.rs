@@ -1,4 +1,4 @@
-//! The records that a unit keeps across a restart, in addition to its blocks.
+//! The records of a unit that survive a restart, in addition to its blocks.
 
 use std::{future::Future, io, pin::Pin};
 
@@ -20,7 +20,7 @@ pub type Saving<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum UnitRecordKind {
-    /// The claim that was granted last.
+    /// The claim (exclusive right to write the unit) that was granted last.
     Claim,
     Identifying,
     /// Mode parameters that MODE SELECT saved.
@@ -29,7 +29,7 @@ pub enum UnitRecordKind {
     Reservations,
     /// The gateways that share the unit.
     Sharing,
-    /// A SANITIZE that has begun and has not succeeded yet.
+    /// A SANITIZE that has begun and has not succeeded.
     Sanitize,
 }
 

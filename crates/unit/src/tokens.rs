@@ -20,10 +20,10 @@ use scsi::{
 use tokio::time::Instant;
 use volume::{Extent, Lba};
 
-/// The ROD tokens that one unit has made.
+/// The ROD tokens (ODX in Windows) that one unit has created.
 #[derive(Default)]
 pub(crate) struct UnitRodTokens {
-    /// Number of tokens. While it is 0, a write need not take the lock.
+    /// Number of valid ROD tokens. While it is 0, a write need not take the lock.
     live: AtomicUsize,
     rods: Mutex<HashMap<u64, StoredRodToken>>,
 }
@@ -145,7 +145,7 @@ impl Rod {
         self.ranges.iter().map(|range| u64::from(range.blocks)).sum()
     }
 
-    /// Returns true if one of the blocks was written since the token was made.
+    /// Returns true if a block of the token was written after the token was created.
     #[must_use]
     pub fn is_void(&self) -> bool {
         self.void.load(Ordering::SeqCst)

@@ -7,12 +7,12 @@ use volume::{Data, Reply};
 
 use crate::abilities::UnitAbilities;
 
-/// The reply to a command: its completion, or a future of the completion.
+/// The reply of a unit to a command: the completion itself, or a future that returns it.
 pub type UnitReply<'a> = Reply<'a, Completion>;
 
-/// A logical unit: one command in, one completion out.
+/// A logical unit, which executes SCSI commands.
 pub trait LogicalUnit: Send + Sync + 'static {
-    /// Performs one command. Dropping the future aborts the task.
+    /// Executes one command. Dropping the returned future aborts the command.
     fn execute(&self, task: Task) -> UnitReply<'_>;
 
     /// Checks a command before its data is solicited. Returns the result for [`Task::admitted`], if the unit has one.
@@ -39,7 +39,7 @@ pub trait LogicalUnit: Send + Sync + 'static {
     /// unit copies only within itself and reports only the port of the nexus.
     fn nexus_reaches(&self, _nexus: &Nexus, _neighbours: Arc<dyn Neighbours>) {}
 
-    /// Removes a nexus that has ended, and everything that the unit holds for it.
+    /// Removes a nexus that has ended, with its reservations and other state in the unit.
     fn nexus_closed(&self, nexus: &Nexus);
 
     /// Raises or withdraws a unit attention condition of this nexus, for an event that the target has noticed: its list
@@ -51,12 +51,12 @@ pub trait LogicalUnit: Send + Sync + 'static {
     }
 }
 
-/// Selects whether a unit attention condition of one nexus is raised or withdrawn.
+/// Whether to raise or to withdraw a unit attention condition of one nexus.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AttentionChange {
-    /// Makes the unit report the condition once. Changes nothing if the condition waits already.
+    /// Makes the unit report the condition once, unless it waits to be reported already.
     Raise,
-    /// Removes the condition, because the nexus has learned of the event in another way.
+    /// Removes the condition, because the initiator has learned of the event in another way.
     Withdraw,
 }
 
@@ -80,11 +80,11 @@ pub struct Nexus {
     pub target_port: u16,
 }
 
-/// One command from arrival to status.
+/// A SCSI command, from its arrival to its status.
 #[derive(Clone, Debug)]
 pub struct Task {
     pub nexus: Nexus,
-    /// The addressed unit, as the initiator wrote it.
+    /// The LUN of the addressed unit, in the form that the initiator has sent.
     pub lun: Lun,
     pub cdb: Cdb,
     pub attribute: TaskAttribute,
@@ -111,7 +111,7 @@ pub enum TaskAttribute {
     Nested,
 }
 
-/// The outcome of a command: its status, its sense data and its Data-In.
+/// The result of a command: its status, its sense data and the data that it returns.
 #[derive(Clone, Debug)]
 pub struct Completion {
     pub status: ScsiStatus,
@@ -152,7 +152,7 @@ impl Completion {
     }
 }
 
-/// Task management functions (SAM-5, 7).
+/// The task management functions of SAM-5, 7.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TaskManagement {
     AbortTask,
@@ -165,7 +165,7 @@ pub enum TaskManagement {
 }
 
 impl TaskManagement {
-    /// Returns true for a reset of the unit or of its target.
+    /// Returns true if the function resets the unit or the whole target.
     #[must_use]
     pub const fn is_reset(self) -> bool {
         matches!(self, Self::LogicalUnitReset | Self::TargetWarmReset | Self::TargetColdReset)

@@ -11,7 +11,7 @@ use scsi::{BlockCommand, BlockTransfer, Cdb, Command, Form, Lun, ScsiStatus};
 use unit::{BlockUnit, LogicalUnit, Nexus, Settings, Task, TaskAttribute, UnitIdentity};
 use volume::{Data, Geometry, MemVolume};
 
-/// Counts the allocations of each thread and passes them to the system's allocator.
+/// Counts the memory allocations of each thread, and passes them to the system's allocator.
 struct Counting;
 
 thread_local! {

@@ -28,7 +28,7 @@ pub(crate) enum ReadVersion {
     Newest,
     /// The newest version, which must be stable before the command is answered (FUA).
     Stable,
-    /// The version of the last flush, because another nexus owns the open epoch.
+    /// Read the blocks as they were at the last flush, since another nexus is writing an epoch that is still open.
     Flushed,
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn write<'a>(
     })
 }
 
-/// Writes whole blocks, at least one, and then verifies them, for WRITE AND VERIFY.
+/// Writes whole blocks, at least one, and then reads and compares them (WRITE AND VERIFY).
 pub(crate) async fn write_and_verify(
     volume: &dyn Volume,
     lba: Lba,

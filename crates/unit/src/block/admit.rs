@@ -29,7 +29,7 @@ impl BlockUnit {
             Command::Vendor(_) => None,
         };
         if let Some(bytes) = bytes {
-            // The command has changed nothing yet, so each failure may be answered with BUSY.
+            // The command has not changed any block yet, so BUSY is a valid answer to every failure.
             self.volume.admit(bytes as usize).map_err(access::failed_flush)?;
         }
         Ok(admitted)

@@ -71,7 +71,7 @@ pub(super) fn whole_blocks(data: Data, taken: u32, geometry: &Geometry) -> Resul
     }
 }
 
-/// Returns the data if it is exactly one block.
+/// Returns the data if its length is exactly one block; otherwise fails.
 pub(super) fn one_block(data: Data, geometry: &Geometry) -> Result<Bytes, Sense> {
     if data.len() == geometry.block_size as usize {
         Ok(data.into_bytes())

@@ -16,7 +16,7 @@ pub(crate) struct BlockRangeLocks {
     locks: [RwLock<()>; LOCKS],
 }
 
-/// Locks on a range of blocks. Dropping the guard releases them.
+/// Locks on a range of blocks. Dropping this releases the locks.
 #[allow(dead_code, reason = "guards are held, not read")]
 #[derive(Debug)]
 pub(crate) enum BlockRangeGuard<'a> {
@@ -52,7 +52,7 @@ impl BlockRangeLocks {
         BlockRangeGuard::Shared(guards)
     }
 
-    /// Takes the locks in exclusive mode: all other writes of these blocks wait.
+    /// Locks the blocks of `extent` exclusively: all other writes to these blocks wait.
     pub(crate) async fn alone(&self, extent: Extent, block_size: u32) -> BlockRangeGuard<'_> {
         let mut guards = SmallVec::new();
         for index in indexes(extent, block_size) {

@@ -24,19 +24,19 @@ struct Copying {
     status: Mutex<CopyStatus>,
     /// Set to true when a command or the end of the task asks for the end of the copy.
     abort: watch::Sender<bool>,
-    /// Set to true when the copy has ended.
+    /// Becomes true when the copy has ended.
     ended: watch::Sender<bool>,
 }
 
 /// Handle of a running copy. If it is dropped before the copy has ended, the copy is recorded as aborted.
 pub(crate) struct RunningCopy(Arc<Copying>);
 
-/// The reason why a copy cannot begin.
+/// The reason why a copy command is refused before it begins.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CopyRefusal {
-    /// A copy with this list identifier is running.
+    /// A copy with the same list identifier is running already.
     InProgress,
-    /// [`CONCURRENT`] copies of this nexus are running.
+    /// The nexus has [`CONCURRENT`] copies running, which is the maximum.
     Full,
 }
 
@@ -76,7 +76,7 @@ impl Copies {
         Ok(RunningCopy(copying))
     }
 
-    /// Returns the status of a copy; `None` if the identifier is unknown.
+    /// Returns the status of copy `list` of this nexus; `None` if the list identifier is unknown.
     pub(crate) fn status(&self, nexus: u64, list: u32) -> Option<CopyStatus> {
         let copying = self.find(nexus, list)?;
         let status = copying.status.lock().clone();
@@ -104,7 +104,7 @@ impl Copies {
         Some(Arc::clone(copying))
     }
 
-    /// Removes the status of the copy operations of a nexus that has ended.
+    /// Removes the statuses of all copies of a nexus that has ended.
     pub(crate) fn close(&self, nexus: u64) {
         self.nexuses.lock().remove(&nexus);
     }
@@ -115,7 +115,7 @@ impl RunningCopy {
         change(&mut self.0.status.lock());
     }
 
-    /// Waits until a command asks for the end of the copy.
+    /// Waits until a command requests that the copy ends.
     pub(crate) async fn aborted(&self) {
         let mut abort = self.0.abort.subscribe();
         if abort.wait_for(|abort| *abort).await.is_err() {

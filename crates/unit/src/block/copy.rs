@@ -61,7 +61,7 @@ impl BlockUnit {
         }))
     }
 
-    /// Registers a copy. Refuses it if the nexus has too many copies running.
+    /// Registers a new copy, or refuses it because too many copies of the nexus are running.
     pub(super) fn begin_copy(
         &self,
         nexus: &Nexus,
@@ -74,7 +74,7 @@ impl BlockUnit {
         })
     }
 
-    /// Checks every segment before it moves the first block.
+    /// Performs a copy. All segments are checked before the first block is copied.
     async fn copy(
         &self,
         nexus: &Nexus,
@@ -130,7 +130,7 @@ impl BlockUnit {
         Ok(())
     }
 
-    /// Returns the unit with this designator if it is mapped to the nexus.
+    /// Returns the unit that `cscd` designates, if the nexus has access to it.
     pub(super) fn reach<'a>(&'a self, nexus: &'a Nexus, cscd: &Cscd) -> Option<Party<'a>> {
         // The NUL bit of SPC-3 says that no unit is meant. Later standards have it reserved.
         let naa = cscd.naa.filter(|_| !(cscd.null && self.settings.spc_3))?;
@@ -225,7 +225,7 @@ pub(super) async fn run_copy(
 }
 
 impl Party<'_> {
-    /// Returns true if both name the same unit.
+    /// Returns true if both parties of the copy are the same unit.
     fn is(&self, other: &Self) -> bool {
         match (&self.unit, &other.unit) {
             (CopyPartyUnit::Own(_), CopyPartyUnit::Own(_)) => true,
@@ -234,7 +234,7 @@ impl Party<'_> {
         }
     }
 
-    /// Returns the blocks that a ROD token represents, if this unit made the token.
+    /// Returns the blocks that a ROD token represents, if this unit has created the token.
     pub(super) fn rod(
         &self,
         token: &[u8; scsi::copy::TOKEN_BYTES],
@@ -269,7 +269,7 @@ impl Party<'_> {
     ) -> Result<(), UnitCommandFailure> {
         let transfer = BlockTransfer { form: Form::Sixteen, ..BlockTransfer::new(lba, blocks) };
         self.perform(Command::Block(BlockCommand::Write(transfer)), data).await?;
-        // A volume in memory never waits, so yield to other tasks here.
+        // Yield to other tasks, since a volume in memory completes every call without waiting.
         tokio::task::yield_now().await;
         Ok(())
     }

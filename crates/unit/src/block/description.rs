@@ -30,15 +30,15 @@ pub(crate) struct Description<'a> {
     pub(crate) limits: UnitBlockLimits,
     /// RMB: the medium can be removed.
     pub(crate) removable: bool,
-    /// The space below a thin volume; `None` if the volume does not report it.
+    /// The free and used space below a thin volume; `None` if the volume does not report it.
     pub(crate) space: Option<Space>,
     /// True if INQUIRY claims SPC-3, see [`crate::Settings::spc_3`].
     pub(crate) spc_3: bool,
-    /// True if the unit keeps its records across a restart.
+    /// True if the unit has a store, so that its records survive a restart.
     pub(crate) has_store: bool,
     /// True if several gateways write to the unit.
     pub(crate) is_shared: bool,
-    /// True if the unit is one of several gateways, see [`crate::Settings::is_one_of_many`].
+    /// True if several gateways serve this unit; see [`crate::Settings::is_one_of_many`].
     pub(crate) is_one_of_many: bool,
 }
 
@@ -220,7 +220,7 @@ impl Description<'_> {
     }
 }
 
-/// VPD pages that every block unit has and other device types do not.
+/// VPD pages of block units, in addition to those of all device types.
 const PAGES: [u8; 5] = [
     ExtendedInquiry::PAGE,
     SharedModePages::PAGE,

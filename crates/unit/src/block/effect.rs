@@ -1,4 +1,4 @@
-//! Classifies the commands of a block device by how they conflict with reservations.
+//! Determines how each command of a block device conflicts with reservations.
 
 use scsi::{BlockCommand, Command, ParsedCommand, PrimaryCommand, VendorCommand};
 
@@ -39,7 +39,7 @@ impl DeviceCommand for Command {
     }
 }
 
-/// Follows SBC-3, table 13.
+/// Classifies the command by SBC-3, table 13.
 fn effect_of(command: &BlockCommand) -> ReservationEffect {
     match command {
         BlockCommand::PreventAllow { prevent: false }

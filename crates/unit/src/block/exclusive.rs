@@ -148,7 +148,7 @@ impl BlockUnit {
     }
 }
 
-/// Returns the bitwise OR of two buffers of the same length.
+/// Returns the bitwise OR of two buffers of equal length (ORWRITE).
 fn or(a: &Data, b: &Data) -> Data {
     let mut bytes = BytesMut::zeroed(a.len());
     a.copy_to_slice(&mut bytes);

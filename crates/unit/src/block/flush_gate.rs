@@ -11,7 +11,8 @@ use std::{
 
 use tokio::sync::Notify;
 
-/// The gate is closed while a flush of the claim's owner is running.
+/// Closed while the exclusive writer (claim owner) is flushing: its new writes wait, since they belong to the next
+/// epoch.
 #[derive(Debug, Default)]
 pub(crate) struct FlushGate {
     flushes: AtomicUsize,

@@ -17,7 +17,7 @@ pub(crate) struct ConsistentPrefixTracker {
 }
 
 impl ConsistentPrefixTracker {
-    /// Notes a change. Call this before the first block changes.
+    /// Records that a command is about to change blocks. Call this before the first block changes.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }

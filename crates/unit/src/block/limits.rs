@@ -1,4 +1,4 @@
-//! Limits on the size of one command.
+//! The limits on the size of a single command of a block unit.
 
 use volume::Geometry;
 
@@ -9,7 +9,7 @@ pub struct Settings {
     pub maximum_transfer_bytes: u32,
     /// Transfer length in bytes that the unit recommends to initiators. Linux never asks for more than this.
     pub optimal_transfer_bytes: u32,
-    /// Maximum number of bytes that one UNMAP may unmap.
+    /// Maximum number of bytes that a single UNMAP command may unmap.
     pub maximum_unmap_bytes: u32,
     /// True if a WRITE SAME of zero blocks writes to the end of the unit (WSNZ=0); otherwise it is refused.
     pub write_same_to_end: bool,
@@ -36,7 +36,7 @@ pub struct Settings {
 /// The terms on which gateways share a unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Share {
-    /// Bytes of one range, the unit of granting tokens: whole blocks, at least one.
+    /// Size in bytes of the ranges for which coherence tokens are granted: whole blocks, at least one.
     pub grain_bytes: u32,
     /// Milliseconds without a message after which the node takes back a gateway's read tokens; 1000 to
     /// 3,600,000.
@@ -59,7 +59,7 @@ impl Default for Settings {
             soft_threshold_percent: None,
             physical_block_bytes: None,
             spc_3: false,
-            // Other initiators read an older, but consistent state, which is enough for a backup.
+            // Other initiators may read an older but consistent state during a claim, which suffices for a backup.
             reads_beside_claim: true,
             share: None,
             is_one_of_many: false,
@@ -77,18 +77,18 @@ pub(crate) const TOKEN_TIMEOUT_S_MOST: u32 = 600;
 /// The limits on the length of commands, in logical blocks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct UnitBlockLimits {
-    /// Maximum number of blocks of a transfer, and of a WRITE SAME.
+    /// Maximum number of blocks of a read, a write or a WRITE SAME.
     pub(crate) maximum_blocks: u32,
     pub(crate) optimal_blocks: u32,
-    /// Maximum number of blocks of one UNMAP command; zero without thin provisioning.
+    /// Maximum number of blocks of an UNMAP command; 0 without thin provisioning.
     pub(crate) unmap_blocks: u32,
-    /// Maximum number of descriptors of one UNMAP command.
+    /// Maximum number of block descriptors of an UNMAP command.
     pub(crate) unmap_descriptors: u32,
     /// Number of logical blocks in a physical block.
     pub(crate) physical_blocks: u32,
     /// Granularity in which UNMAP frees space, in blocks.
     pub(crate) unmap_granularity: u32,
-    /// Maximum number of blocks of one COMPARE AND WRITE.
+    /// Maximum number of blocks of a COMPARE AND WRITE command.
     pub(crate) compare_and_write_blocks: u8,
     /// Maximum number of blocks of one WRITE ATOMIC; zero if the unit does not support it.
     pub(crate) atomic_blocks: u32,

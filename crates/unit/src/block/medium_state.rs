@@ -8,7 +8,7 @@ use std::{
 use parking_lot::Mutex;
 use scsi::{BlockCommand, Command, PrimaryCommand, Sense};
 
-/// The presence of the medium, and the sessions that prevent its removal.
+/// Whether the removable medium is present, and the sessions that prevent its removal.
 #[derive(Debug, Default)]
 pub(crate) struct Medium {
     absent: AtomicBool,
@@ -52,7 +52,7 @@ impl Medium {
         if is_free { Ok(()) } else { Err(Sense::MEDIUM_REMOVAL_PREVENTED) }
     }
 
-    /// Loads or ejects the medium. Returns true if the state has changed.
+    /// Sets whether the medium is present. Returns true if that is a change.
     pub(crate) fn set_present(&self, present: bool) -> bool {
         self.absent.swap(!present, Ordering::AcqRel) == present
     }

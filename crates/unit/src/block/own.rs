@@ -1,4 +1,4 @@
-//! CLAIM OUT and CLAIM IN, and the operator's call that drops a claim.
+//! The commands CLAIM OUT and CLAIM IN, and the operator's call that drops a claim.
 
 use scsi::{ClaimAction, ClaimParameters, ClaimReport, Sense};
 use volume::{Extensions, Extent, Lba};
@@ -48,7 +48,7 @@ impl BlockUnit {
         Ok(finished(claim, taken))
     }
 
-    /// CLAIM OUT of a unit that several gateways share.
+    /// Performs CLAIM OUT on a unit that several gateways share.
     async fn claim_beside_others(
         &self,
         sharing: &UnitSharing,
@@ -83,7 +83,7 @@ impl BlockUnit {
         Ok(())
     }
 
-    /// CLAIM OUT of a unit that has one writer at most.
+    /// Performs CLAIM OUT on a unit that has at most one writer.
     async fn claim_for_one(
         &self,
         ownership: &Ownership,
@@ -115,7 +115,7 @@ impl BlockUnit {
         Ok(())
     }
 
-    /// CLAIM IN: reports the claim.
+    /// Performs CLAIM IN, which reports the claim in force.
     pub(super) fn claim_in(
         &self,
         nexus: &Nexus,

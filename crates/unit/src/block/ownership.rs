@@ -22,7 +22,7 @@ use crate::{
     store::{UnitRecordKind, UnitStore, damaged},
 };
 
-/// The claim on a unit that has a store.
+/// The exclusive right to write a unit (claim): who has it, and which sessions have lost it.
 pub(crate) struct Ownership {
     store: Arc<dyn UnitStore>,
     /// True while a claim is in force or a session is fenced. Written under the lock of `known`. A command needs that
@@ -41,9 +41,9 @@ pub(crate) struct Ownership {
 
 #[derive(Default)]
 struct OwnershipState {
-    /// The claim that was granted last; `None` if there never was one.
+    /// The log to which the unit has granted its last claim; `None` if it has granted none.
     last: Option<ClaimOwner>,
-    /// Sessions that have lost their claim.
+    /// Sessions that have lost their claim, whose commands are therefore refused.
     fenced: HashSet<u64>,
     /// True if a refused write of another initiator has been reported since the claim was granted.
     is_refusal_reported: bool,
@@ -67,7 +67,7 @@ impl RefusedClaims {
     }
 }
 
-/// The claim that was granted last.
+/// The gateway and log to which the unit has granted its last claim.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct ClaimOwner {
     pub(crate) name: String,
@@ -166,7 +166,7 @@ impl Ownership {
         }
     }
 
-    /// Notes that the owner begins to change blocks. Does nothing for other sessions.
+    /// Records that the claim's owner begins to change blocks. Ignores other sessions.
     pub(crate) fn note_change(&self, nexus: u64) {
         if self.holder.load(Ordering::Acquire) == nexus {
             self.image.note_change();
@@ -208,7 +208,7 @@ impl Ownership {
         if self.changes() == changes { Ok(()) } else { Err(self.half_an_epoch()) }
     }
 
-    /// Returns true if this nexus has presented the claim in force.
+    /// Returns true if this nexus has presented the claim that is in force.
     pub(crate) fn is_holder(&self, nexus: u64) -> bool {
         self.holder.load(Ordering::Acquire) == nexus
     }
@@ -228,7 +228,7 @@ impl Ownership {
         self.known.lock().last.as_ref().is_some_and(|last| last.is_held)
     }
 
-    /// CLAIM OUT: CLAIM. Changes nothing if it fails.
+    /// Performs CLAIM OUT with the action CLAIM. A failure changes nothing.
     pub(crate) async fn claim(&self, nexus: u64, asked: ClaimParameters) -> Result<(), Sense> {
         let mut saved = self.saved.lock().await;
         let is_present = self.holder.load(Ordering::Acquire) != NO_SESSION;
@@ -325,12 +325,12 @@ impl Ownership {
         self.known.lock().unbegun
     }
 
-    /// Notes that the first epoch of the claim in force has begun.
+    /// Records that the first epoch under the claim in force has begun.
     pub(crate) fn note_begun(&self) {
         self.known.lock().unbegun = None;
     }
 
-    /// Fences the session that has presented the claim. The claim stays in force.
+    /// Fences the session that has presented the claim in force. The claim itself stays in force.
     pub(crate) fn shut_holder_out(&self) {
         self.change(|known, holder| {
             let before = std::mem::replace(holder, NO_SESSION);
@@ -379,7 +379,7 @@ impl Ownership {
         }
     }
 
-    /// Notes the end of a session. The claim stays in force.
+    /// Records that a session has ended. A claim that the session has presented stays in force.
     pub(crate) fn close(&self, nexus: u64) {
         if !self.any.load(Ordering::Acquire) {
             return;
@@ -403,7 +403,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Changes `known`, and then updates `holder`, `any` and `generation` from it.
+    /// Applies `change` to `known`, and then updates the copies in `holder`, `any` and `generation`.
     fn change(&self, change: impl FnOnce(&mut OwnershipState, &mut u64)) {
         let mut known = self.known.lock();
         let mut holder = self.holder.load(Ordering::Acquire);
@@ -424,7 +424,7 @@ pub(crate) fn admit(
 ) -> Result<(), Sense> {
     let accepted = |sense| if asked.accept_loss { Ok(()) } else { Err(sense) };
     let Some(last) = last else {
-        // The log was granted a claim that this unit has no record of.
+        // No claim is on record here, although the log was granted one: the node was restored to an older state.
         return if asked.granted > 0 { accepted(Sense::CLAIM_WENT_BACK) } else { Ok(()) };
     };
     if last.instance != asked.instance {
@@ -460,7 +460,7 @@ fn admit_opening(
     is_present: bool,
 ) -> Result<(), Sense> {
     let accepted = |sense| if asked.accept_loss { Ok(()) } else { Err(sense) };
-    // The opening in force presents its claim again.
+    // The log opening whose claim is in force presents the claim again.
     if (last.opening, last.generation) == (asked.opening, asked.generation) {
         return Ok(());
     }
@@ -483,7 +483,7 @@ fn admit_opening(
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Touch {
     Nothing,
-    /// Makes earlier writes stable.
+    /// The command makes earlier writes stable.
     Flushes,
     Reads,
     Changes,
@@ -507,7 +507,7 @@ impl Touch {
         match command {
             Command::Block(command) => Self::of_block(command),
             Command::Vendor(VendorCommand::RollBack) => Self::Changes,
-            // EXTENDED COPY reads and writes with commands of its own, which are checked separately.
+            // The reads and writes of EXTENDED COPY are checked one by one, as commands of their own.
             Command::Vendor(_) | Command::Primary(_) => Self::Nothing,
         }
     }
@@ -535,7 +535,7 @@ impl Touch {
 }
 
 impl ClaimOwner {
-    /// Returns the record of a claim that is granted after `last`.
+    /// Returns the record for the claim that is now granted after the claim `last`.
     pub(crate) fn granted(last: Option<&Self>, asked: ClaimParameters) -> Self {
         // An older gateway sends no confirmed number. The log is still the same one, so keep the number on
         // record.
@@ -572,7 +572,7 @@ impl ClaimOwner {
         bytes
     }
 
-    /// Parses a record; `None` if the bytes are not a valid one.
+    /// Parses a stored record of a claim; returns `None` if the bytes are invalid.
     pub(crate) fn from_record(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<36>()?;
         let number = |at: usize| fixed[at..].first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
@@ -608,7 +608,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 /// Stands for "no session". Real sessions are numbered upwards from a low number.
 const NO_SESSION: u64 = u64::MAX;
-/// Version of the record without a confirmed number; `docs/formats/state.md` has its bytes.
+/// Version of the stored record without a confirmed number; `docs/formats/state.md` describes its bytes.
 const VERSION: u8 = 1;
 /// Version of the record with a confirmed number.
 const WITH_CONFIRMED: u8 = 2;

@@ -16,7 +16,7 @@ pub(crate) struct StepRetryWait {
 }
 
 impl StepRetryWait {
-    /// Returns the state of a command whose first step may have been done.
+    /// Returns the state of a command whose first step may have changed blocks already.
     pub(crate) fn begun() -> Self {
         Self { has_begun: true }
     }

@@ -1,4 +1,4 @@
-//! Commands that unmap blocks: UNMAP and WRITE SAME.
+//! The commands that unmap blocks: UNMAP and WRITE SAME.
 
 use scsi::{BlockCommand, Sense, parse_unmap_list};
 use smallvec::SmallVec;
@@ -14,9 +14,9 @@ use crate::{
     primary::reply::{at_once, finished, taking, taking_with},
 };
 
-/// The checked parameters of a WRITE SAME.
+/// The parameters of a WRITE SAME command after all checks.
 pub(super) struct WriteSame {
-    /// `None` if the command covers no blocks, at the very end of the unit.
+    /// The blocks to write; `None` if the command covers none, at the very end of the unit.
     pub(super) extent: Option<Extent>,
     unmap: bool,
     no_data_out: bool,
@@ -82,7 +82,7 @@ impl BlockUnit {
         if asked == 0 && !self.settings.write_same_to_end {
             return Err(too_long(transfer.form));
         }
-        // A length of zero means all blocks up to the end (WSNZ=0).
+        // With WSNZ=0, a length of zero means all blocks up to the end of the unit.
         let blocks = if asked == 0 { geometry.blocks - transfer.lba } else { asked };
         if blocks > u64::from(self.limits(geometry).maximum_blocks) {
             return Err(too_long(transfer.form));

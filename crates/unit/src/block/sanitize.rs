@@ -1,4 +1,4 @@
-//! The command SANITIZE: checks of its parameters, and the start of the work.
+//! The command SANITIZE: checks its parameters and starts its work.
 
 use std::sync::Arc;
 

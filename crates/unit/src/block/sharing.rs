@@ -31,7 +31,7 @@ use crate::{
     unit::Nexus,
 };
 
-/// The gateways of a shared unit.
+/// The gateways that share a unit under coherence tokens.
 ///
 /// Lock order: `saved` before `state`.
 pub(crate) struct UnitSharing {
@@ -39,7 +39,7 @@ pub(crate) struct UnitSharing {
     grain: u32,
     started: Instant,
     state: Mutex<UnitSharingState>,
-    /// A change of the owners holds this lock until the record is saved.
+    /// Held while the set of owners changes, until the record of the change is saved.
     saved: tokio::sync::Mutex<()>,
     /// Wakes the sessions that wait in [`Self::hear`].
     told: Notify,
@@ -49,9 +49,9 @@ struct UnitSharingState {
     /// The index in the list is the number of the member.
     owners: Vec<ClaimOwner>,
     grantor: Grantor,
-    /// Sessions that have presented a claim.
+    /// Sessions that have presented a claim which is in force, with their members.
     present: HashMap<u64, SharingMember>,
-    /// Sessions whose claim is no longer in force.
+    /// Sessions whose claim is no longer in force, whose commands are therefore refused.
     fenced: HashSet<u64>,
     refused_claims: RefusedClaims,
 }
@@ -221,7 +221,7 @@ impl UnitSharing {
         state.fenced.remove(&nexus);
         state.refused_claims = RefusedClaims::default();
         state.owners = owners;
-        // A session that repeats its claim keeps its tokens.
+        // If the session only repeats its claim, do not attach it again: it keeps its tokens.
         if state.present.insert(nexus, member) != Some(member) {
             state.grantor.attach(member, now);
         }
@@ -255,7 +255,7 @@ impl UnitSharing {
         Ok(())
     }
 
-    /// CLAIM OUT: ADVANCE. See [`crate::block::ownership::Ownership::advance`].
+    /// Performs CLAIM OUT with the action ADVANCE. See [`crate::block::ownership::Ownership::advance`].
     pub(crate) async fn advance(&self, nexus: u64, asked: &ClaimParameters) -> Result<(), Sense> {
         let _saving = self.saved.lock().await;
         let owners = {
@@ -328,7 +328,7 @@ impl UnitSharing {
         own.or_else(held).map(|member| state.report(member, now)).unwrap_or_default()
     }
 
-    /// Returns the gateways that share the unit, those whose claim was dropped included.
+    /// Returns the gateways that share the unit, including those whose claim was dropped.
     pub(crate) fn sharers(&self) -> Vec<Sharer> {
         let now = self.now();
         let state = self.state.lock();
@@ -390,7 +390,7 @@ impl UnitSharing {
         }
     }
 
-    /// Notes the end of a session. The claim and the tokens stay.
+    /// Records that a session has ended. The claim and the tokens of its gateway stay in force.
     pub(crate) fn close(&self, nexus: u64) {
         let mut state = self.state.lock();
         state.present.remove(&nexus);
@@ -413,7 +413,7 @@ fn ranges(blocks: u64, grain: u32) -> Option<u32> {
 }
 
 impl UnitSharingState {
-    /// Returns the member that a claim becomes, or the reason for refusing it.
+    /// Returns the member that a granted claim creates, or the reason why the claim is refused.
     fn admit(&self, nexus: u64, asked: &ClaimParameters) -> Result<SharingMember, Sense> {
         if !asked.shares {
             return Err(Sense::CLAIM_NOT_SHARED);
@@ -450,7 +450,7 @@ impl UnitSharingState {
     fn check(&self, nexus: u64, extent: Extent, grain: u32) -> Result<(), UnitCommandFailure> {
         let member =
             self.present.get(&nexus).ok_or(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED)?;
-        // Answer BUSY until the gateway has reported which tokens it has.
+        // Answer BUSY until the gateway has reported which coherence tokens it holds.
         if !self.grantor.is_joined(*member) {
             return Err(UnitCommandFailure::Busy);
         }
@@ -519,7 +519,7 @@ fn to_record(owners: &[ClaimOwner]) -> Vec<u8> {
     bytes
 }
 
-/// Parses a record; `None` if it is invalid.
+/// Parses a stored record of claims; returns `None` if it is invalid.
 fn read_record(bytes: &[u8]) -> Option<Vec<ClaimOwner>> {
     let (&[version, count], mut rest) = bytes.split_first_chunk()?;
     let mut owners = Vec::new();
@@ -546,7 +546,7 @@ const OWNER_LENGTH: u16 = 13;
 const MOST_WAIT: Duration = Duration::from_secs(5);
 /// Interval at which a waiting TOKEN IN checks for expired leases: a small part of the shortest lease.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Version of the record; `docs/formats/state.md` has its bytes.
+/// Version of the stored record; `docs/formats/state.md` describes its bytes.
 const VERSION: u8 = 1;
 
 #[cfg(test)]

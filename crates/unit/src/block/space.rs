@@ -52,7 +52,7 @@ impl Threshold {
 }
 
 impl Space {
-    /// Returns the space of a thin volume that reports it.
+    /// Returns the free and used space of a thin volume; `None` if the volume does not report it.
     pub(crate) fn of(volume: &dyn Volume, geometry: &Geometry) -> Option<Self> {
         let usage = volume.extensions().usage().filter(|_| geometry.thin)?;
         Some(Self { usage, set_bytes: u64::from(geometry.block_size) << exponent(geometry) })

@@ -163,7 +163,7 @@ impl CopyMember for BlockUnit {
 }
 
 fn check_populate(asked: &PopulateToken, geometry: &Geometry) -> Result<(), Sense> {
-    // Zero lets the copy manager choose the type.
+    // With a ROD type of zero, the copy manager chooses the type of the token.
     if asked.rod_type.is_some_and(|kind| kind != 0 && kind != ROD_TYPE) {
         return Err(Sense::invalid_field_in_parameter_list(8));
     }

@@ -231,7 +231,7 @@ impl BlockUnit {
         Ok(finished(self.flush_as(nexus.number), 0, work.turn))
     }
 
-    /// Makes earlier writes stable. A flush of the claim's owner ends its epoch.
+    /// Makes earlier writes stable. A flush by the exclusive writer (claim owner) also ends its epoch.
     pub(super) fn flush_as(
         &self,
         nexus: u64,
@@ -254,7 +254,7 @@ impl BlockUnit {
         geometry.epoch_blocks > 0 && self.has_another_owner(nexus)
     }
 
-    /// Returns true if another nexus is the exclusive writer of the unit.
+    /// Returns true if a nexus other than `nexus` is the exclusive writer of the unit.
     pub(super) fn has_another_owner(&self, nexus: u64) -> bool {
         self.writers.ownership.as_ref().is_some_and(|ownership| ownership.is_beside(nexus))
     }
@@ -288,7 +288,7 @@ impl BlockUnit {
         }))
     }
 
-    /// Returns the blocks of a transfer; `None` if it has none.
+    /// Returns the range of blocks of a read or write command; `None` if its length is zero.
     pub(super) fn extent(
         &self,
         transfer: &BlockTransfer,

@@ -15,9 +15,9 @@ use crate::{
 /// The claims on a unit, and the flushes of the claim's owner that are running.
 #[derive(Default)]
 pub(super) struct BlockWriters {
-    /// The claim of an exclusive writer; `None` for a unit without a store.
+    /// The claim of the exclusive writer; `None` for a unit without a store, which cannot be claimed.
     pub(super) ownership: Option<Ownership>,
-    /// The gateways that share the unit; `None` if it is not shared.
+    /// The gateways that share the unit; `None` if the settings do not allow sharing.
     pub(super) sharing: Option<UnitSharing>,
     pub(super) flush_gate: FlushGate,
 }
@@ -80,7 +80,7 @@ impl BlockWriters {
         }
     }
 
-    /// Notes the end of a session. The claim of the session stays in force.
+    /// Records that a session has ended. The claim that the session has presented stays in force.
     pub(super) fn close(&self, nexus: u64) {
         if let Some(ownership) = &self.ownership {
             ownership.close(nexus);

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use scsi::Sense;
 use smallvec::SmallVec;
 
-/// The unit attention conditions that wait for the nexuses of one unit.
+/// The unit attention conditions that one unit still has to report, for each nexus.
 #[derive(Debug, Default)]
 pub(crate) struct Attentions {
     /// Total number of waiting conditions. While it is 0, a command need not take the lock. Written under the
@@ -90,12 +90,12 @@ impl Attentions {
         }
         self.change(|nexuses| {
             let conditions = nexuses.get_mut(&nexus)?;
-            // A reset removes all earlier conditions, so it is the oldest.
+            // The condition of a reset is always the first one, because a reset removes all earlier conditions.
             (conditions.first()?.asc == RESET).then(|| conditions.remove(0))
         })
     }
 
-    /// Takes the oldest condition of this nexus.
+    /// Removes and returns the oldest condition that waits for this nexus.
     pub(crate) fn take(&self, nexus: u64) -> Option<Sense> {
         if !self.is_any_waiting() {
             return None;

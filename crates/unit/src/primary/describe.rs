@@ -17,7 +17,7 @@ use super::{
 use crate::{Completion, Nexus};
 
 impl PrimaryUnit {
-    /// Performs a command that only reports a state of the unit.
+    /// Performs a command that only reports properties or states of the unit.
     pub(super) fn describe(
         &self,
         device: &impl DeviceType,
@@ -206,7 +206,7 @@ fn task_functions(extended: bool) -> Vec<u8> {
     .to_bytes(extended)
 }
 
-/// The group of all target ports. Access is the same through each port.
+/// The only target port group: access to the unit is the same through all ports.
 pub(super) const TARGET_PORT_GROUP: u16 = 1;
 /// VPD pages of all device types.
 const PAGES: [u8; 4] =

@@ -10,9 +10,9 @@ use scsi::{
 use super::modes::Modes;
 use crate::{Completion, abilities::UnitFuture};
 
-/// The facts about a unit that depend on its device type.
+/// The properties of a unit that depend on its SCSI device type.
 pub trait DeviceType {
-    /// Returns the standard INQUIRY data, with the device type in it.
+    /// Returns the standard INQUIRY data, which contains the device type.
     fn inquiry(&self) -> StandardInquiry;
 
     /// Returns the codes of the VPD pages that the device type adds, in any order.
@@ -20,7 +20,7 @@ pub trait DeviceType {
         Vec::new()
     }
 
-    /// Returns a VPD page of [`Self::vpd_pages`], header included; `None` for any other page.
+    /// Returns VPD page `_page` with its header if it is one of [`Self::vpd_pages`]; otherwise `None`.
     fn vpd_page(&self, _page: u8) -> Option<Vec<u8>> {
         None
     }
@@ -60,14 +60,14 @@ pub trait DeviceModes: Send + Sync {
     /// long form if `long_lba` is set.
     fn mode_header(&self, modes: Modes, long_lba: bool) -> ModeParameters;
 
-    /// Returns true if the device type accepts this block descriptor in a MODE SELECT.
+    /// Returns true if a MODE SELECT with this block descriptor is allowed for the device type.
     fn takes_block_descriptor(&self, wanted: &BlockDescriptor) -> bool;
 
     /// Returns the mode pages of the device type with these values, in any order. `saveable` is set in a page that has
     /// values of [`Modes`].
     fn mode_pages(&self, modes: Modes) -> Vec<ModePage>;
 
-    /// Returns `modes` with the values of one of the pages of [`Self::mode_pages`].
+    /// Returns `modes` with the values that `page`, one of [`Self::mode_pages`], contains.
     fn with_mode_page(&self, modes: Modes, page: &ModePage) -> Modes;
 
     /// Prepares the change of the values from `before` to `wanted` by a nexus, for example flushes a write

@@ -22,7 +22,7 @@ pub trait DeviceCommand: Sized {
     /// Returns the command if it is one of SPC, which units of every device type may have.
     fn primary(&self) -> Option<&PrimaryCommand>;
 
-    /// Returns how the command conflicts with a reservation of another nexus.
+    /// Returns how this command conflicts with a reservation of another nexus.
     fn effect(&self) -> ReservationEffect;
 
     /// Converts the command into the form in which a session keeps it until its data has come.
@@ -37,7 +37,7 @@ impl DeviceCommand for PrimaryCommand {
         Some(self)
     }
 
-    /// Follows SPC-4, table 66.
+    /// Classifies the command by SPC-4, table 66.
     fn effect(&self) -> ReservationEffect {
         match self {
             Self::Inquiry { .. }

@@ -11,7 +11,7 @@ use crate::store::{UnitRecordKind, UnitStore, damaged};
 /// (SPC-4, 5.6).
 pub(crate) struct Identifying {
     store: Arc<dyn UnitStore>,
-    /// A change of the information holds this lock until the record is saved.
+    /// Held while identifying information changes, until the record of the change is saved.
     changing: tokio::sync::Mutex<()>,
     known: Mutex<Information>,
 }
@@ -34,7 +34,7 @@ impl Identifying {
         self.known.lock()[place(kind)].clone()
     }
 
-    /// Sets the information of this type. Returns true if that is a change.
+    /// Sets the identifying information of type `kind`. Returns true if that is a change.
     pub(crate) async fn set(&self, kind: IdentifyingType, bytes: Vec<u8>) -> Result<bool, Sense> {
         let _one_at_a_time = self.changing.lock().await;
         let mut wanted = self.known.lock().clone();

@@ -72,5 +72,5 @@ fn codes(own: &[LogPage]) -> Vec<(u8, u8)> {
     codes
 }
 
-/// PC 01b: in LOG SENSE it requests cumulative values, in MODE SENSE changeable ones.
+/// PC 01b requests cumulative values in LOG SENSE, but changeable values in MODE SENSE.
 const CUMULATIVE: PageControl = PageControl::Changeable;

@@ -1,4 +1,4 @@
-//! Commands by which an initiator sets the unit's clock and its identifying information.
+//! The commands that set the unit's clock and its identifying information.
 
 use scsi::{IdentifyingType, Sense, Timestamp};
 use volume::Data;
@@ -18,7 +18,7 @@ impl PrimaryUnit {
         data: &Data,
     ) -> Result<Completion, Completion> {
         check_list_length(length)?;
-        // An empty parameter list is no error, and changes nothing (SPC-4, 6.46).
+        // An empty parameter list is valid and changes nothing (SPC-4, 6.46).
         if length == 0 {
             return Ok(taking(0));
         }
@@ -55,7 +55,7 @@ impl PrimaryUnit {
     }
 }
 
-/// Returns true for UTF-8 with one zero byte, at the end.
+/// Returns true if `bytes` are UTF-8 text that ends with the only zero byte.
 fn is_text(bytes: &[u8]) -> bool {
     let text = bytes.split_last().filter(|(last, _)| **last == 0);
     text.is_some_and(|(_, text)| !text.contains(&0) && std::str::from_utf8(text).is_ok())

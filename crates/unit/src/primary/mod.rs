@@ -51,7 +51,7 @@ pub struct PrimaryUnit {
     pub(crate) modes: ModeSettings,
     pub(crate) order: TaskOrder,
     clock: UnitClock,
-    /// `None` for a unit without a store.
+    /// The identifying information of the unit; `None` for a unit without a store.
     identifying: Option<Identifying>,
     /// The other units of the target, and its ports, by the number of the nexus.
     reachable: Mutex<HashMap<u64, Arc<dyn Neighbours>>>,
@@ -111,13 +111,13 @@ impl PrimaryUnit {
         self.identifying.is_some()
     }
 
-    /// Adds a nexus, with its unit attention condition. See [`LogicalUnit::nexus_opened`].
+    /// Adds a nexus, for which a unit attention condition then waits. See [`LogicalUnit::nexus_opened`].
     pub fn nexus_opened(&self, nexus: &Nexus) {
         self.reservations.open(nexus);
         self.attentions.open(nexus.number);
     }
 
-    /// Sets the other units and ports that this nexus has access to. See [`LogicalUnit::nexus_reaches`].
+    /// Sets the units and ports to which this nexus has access. See [`LogicalUnit::nexus_reaches`].
     pub fn nexus_reaches(&self, nexus: &Nexus, neighbours: Arc<dyn Neighbours>) {
         self.reachable.lock().insert(nexus.number, neighbours);
     }
@@ -129,7 +129,7 @@ impl PrimaryUnit {
         self.reservations.close(nexus.number);
     }
 
-    /// Raises or withdraws a unit attention condition of one nexus. See [`LogicalUnit::change_attention`].
+    /// Raises or withdraws a unit attention condition for one nexus. See [`LogicalUnit::change_attention`].
     pub fn change_attention(&self, nexus: &Nexus, condition: Sense, change: AttentionChange) {
         match change {
             AttentionChange::Raise => self.attentions.raise_to(condition, nexus.number),
@@ -194,22 +194,22 @@ impl PrimaryUnit {
         (!self.attentions.is_any_waiting()).then(|| self.reservations.generation())
     }
 
-    /// Returns true if a command conflicts with a reservation of another nexus.
+    /// Returns true if the command conflicts with a reservation of another nexus.
     pub(crate) fn conflicts(&self, nexus: u64, command: &impl DeviceCommand) -> bool {
         self.reservations.bar(nexus, command)
     }
 
-    /// Takes the condition of a reset, if it waits for this nexus (SAM-5, 5.3.3).
+    /// Removes and returns the condition of a reset, if it waits for this nexus (SAM-5, 5.3.3).
     pub(crate) fn take_reset(&self, nexus: u64) -> Option<Sense> {
         self.attentions.take_reset(nexus)
     }
 
-    /// Takes the oldest unit attention condition of this nexus.
+    /// Removes and returns the oldest unit attention condition that waits for this nexus.
     pub(crate) fn take_attention(&self, nexus: u64) -> Option<Sense> {
         self.attentions.take(nexus)
     }
 
-    /// Returns the unit with this NAA designator if the nexus has access to it.
+    /// Returns the unit of the same target that has this NAA designator, if the nexus has access to it.
     pub(crate) fn neighbour(&self, nexus: &Nexus, naa: &[u8; 16]) -> Option<Arc<dyn LogicalUnit>> {
         let neighbours = self.reachable.lock().get(&nexus.number).cloned();
         neighbours?.unit(naa)

@@ -172,7 +172,7 @@ impl PrimaryUnit {
         pages
     }
 
-    /// Returns all pages with ones in the bits that can be changed.
+    /// Returns all mode pages. A bit is 1 if MODE SELECT can change it.
     fn changeable_pages(&self, device: &impl DeviceModes) -> Vec<ModePage> {
         let everything = Modes { write_through: true, write_protect: true, descriptor_sense: true };
         let mut pages = self.mode_pages(device, Modes::default());

@@ -93,5 +93,5 @@ impl ModeSettings {
     }
 }
 
-/// Version of the record, in which a byte of flags follows: `docs/formats/state.md`.
+/// Version of the stored record, which is followed by a byte of flags: `docs/formats/state.md`.
 const VERSION: u8 = 1;

@@ -29,7 +29,7 @@ pub(crate) fn finished<'a>(
     })
 }
 
-/// Returns GOOD with these bytes, cut to the allocation length.
+/// Returns status GOOD with `bytes`, truncated to the allocation length of the command.
 pub(crate) fn answer(bytes: Vec<u8>, allocation_length: u32) -> Completion {
     let mut bytes = Bytes::from(bytes);
     bytes.truncate(allocation_length as usize);
@@ -46,7 +46,7 @@ pub(crate) fn taking_with(bytes: u32, failure: UnitCommandFailure) -> Completion
     Completion { data_out_length: Some(bytes), ..failure.into() }
 }
 
-/// Returns the whole parameter list of this length.
+/// Returns the first `length` bytes of the parameter list. Fails if the list is shorter.
 pub(crate) fn parameter_list(data: &Data, length: usize) -> Result<Bytes, Completion> {
     if data.len() < length {
         return Err(taking_with(length as u32, Sense::PARAMETER_LIST_LENGTH_ERROR.into()));

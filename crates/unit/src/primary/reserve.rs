@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE OUT, and SET TARGET PORT GROUPS, which changes nothing.
+//! The command PERSISTENT RESERVE OUT, and SET TARGET PORT GROUPS, which changes nothing.
 
 use scsi::{PersistentReserveOut, Sense, WantedState, persistent::ReserveAction};
 use volume::Data;
@@ -46,7 +46,7 @@ impl PrimaryUnit {
 /// another state is refused.
 pub(super) fn set_target_port_groups(length: u32, data: &Data) -> Result<Completion, Completion> {
     check_list_length(length)?;
-    // An empty parameter list is no error, and changes nothing (SPC-4, 6.45).
+    // An empty parameter list is valid and changes nothing (SPC-4, 6.45).
     if length == 0 {
         return Ok(taking(0));
     }

@@ -4,7 +4,7 @@ use scsi::{Command, ScsiStatus};
 
 use crate::host::{Call, Host, geometry, pattern};
 
-/// FreeBSD's CTL read beyond its table for service actions that it did not have.
+/// Regression test for a bug of FreeBSD's CTL, which read beyond its table for unknown service actions.
 #[test]
 fn cve_2024_42416_every_service_action_may_be_queried() {
     let host = Host::new(geometry());
@@ -54,7 +54,6 @@ fn cve_2025_68782_addresses_and_lengths_near_the_largest_integers() {
             list.extend([0; 4]);
             let unmap = [0x42, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0];
             host.fails_cdb(&unmap, &list);
-            // READ, WRITE, VERIFY, WRITE AND VERIFY, SYNCHRONIZE CACHE, PRE-FETCH, WRITE SAME.
             for opcode in [0x88, 0x8a, 0x8f, 0x8e, 0x90, 0x93] {
                 let mut cdb = [0; 16];
                 cdb[0] = opcode;

@@ -47,7 +47,7 @@ pub fn out(action: ClaimAction, asked: &ClaimParameters) -> (Command, Vec<u8>) {
     (VendorCommand::ClaimOut { action, parameter_list_length }.into(), list)
 }
 
-/// Sends a CLAIM OUT as this nexus. Returns the sense data if it fails.
+/// Sends CLAIM OUT from the session `from`. Returns the sense data if the command fails.
 pub fn ask(
     host: &Host,
     from: &Nexus,
@@ -78,7 +78,7 @@ fn only_the_owner_changes_a_claimed_unit_and_other_sessions_read() {
     assert_eq!(write_as(&host, &host.nexus), None);
     let protected = Some(Sense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED);
     assert_eq!(write_as(&host, &other), protected);
-    // The unit also refuses the write before its data is solicited.
+    // The unit refuses the write before the target requests its data, too.
     let write = Command::write(0, 1, false).encode();
     let refused = host.unit.admit(&other, &write, 512).expect_err("refused");
     assert_eq!(refused.sense, protected);
@@ -140,7 +140,7 @@ fn a_claim_outlasts_its_session_and_a_restart() {
     assert_eq!(write_as(&host, &host.nexus), protected);
     let told = report(&host);
     assert!(told.is_held && !told.is_present);
-    // The same opening of the log presents its claim again.
+    // The log opening that holds the claim presents it again.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(write_as(&host, &host.nexus), None);
 }
@@ -165,7 +165,7 @@ fn a_succeeded_owner_is_fenced_for_writes_reads_and_flushes() {
     assert_eq!(write_as(&host, &host.nexus), fenced);
 }
 
-/// CLAIM OUT ends only after the writes that the former owner had in progress.
+/// CLAIM OUT ends only when the former owner's writes in progress have ended.
 #[test]
 fn a_claim_waits_for_writes_of_the_former_owner_in_progress() {
     let store = Arc::new(MemoryStore::default());
@@ -193,7 +193,7 @@ fn a_claim_waits_for_writes_of_the_former_owner_in_progress() {
     let (command, list) = out(ClaimAction::Claim, &claim(2, 20, &[10]));
     let (mut claimed, first) = send(&later, &command, list);
     assert!(first.is_pending(), "the write is still in progress");
-    // Writes of the former owner that arrive meanwhile wait, and are then refused.
+    // Writes of the former owner that arrive during the CLAIM OUT wait, and are then refused.
     let (mut late, first) = send(&owner, &Command::write(0, 1, false), pattern(2, 1));
     assert!(first.is_pending());
     drop(write);

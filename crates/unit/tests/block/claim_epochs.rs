@@ -35,10 +35,10 @@ fn the_epoch_of_a_claim_begins_with_it_and_no_other_session_ends_it() {
         calls
     };
     calls(&host);
-    // A first claim flushes, so that earlier writes of other initiators are kept.
+    // The first claim flushes the volume, so that earlier writes of other initiators survive a roll-back.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(calls(&host), [Call::Flush]);
-    // A repeated claim in the same session keeps the writes of that session.
+    // A repeated claim in the same session keeps the session's writes: it causes no roll-back.
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[10])), None);
     assert_eq!(calls(&host), []);
     let flush = Command::synchronize_cache().encode();
@@ -141,7 +141,7 @@ fn a_fenced_session_neither_flushes_by_a_stop_nor_changes_mode_parameters() {
     assert_eq!(host.send(&STOP.encode(), &[]).sense, fenced);
     assert_eq!(select_as(&host, &host.nexus, &protected(true)), fenced);
     assert_eq!(host.asked(), []);
-    // The present owner may stop the unit and write-protect it.
+    // The owner of the claim may stop the unit and write-protect it.
     assert_eq!(host.send_as(&later, &STOP.encode(), &[]).status, ScsiStatus::Good);
     assert_eq!(select_as(&host, &later, &protected(true)), None);
     assert_eq!(host.asked(), [Call::Flush, Call::Flush]);
@@ -163,7 +163,7 @@ fn with_a_saved_wce_of_0_the_writes_of_an_owner_are_no_epochs_of_their_own() {
     assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Stable)], "a host may rely on it");
     assert_eq!(ask(&host, &host.nexus, ClaimAction::Claim, &claim(1, 10, &[])), None);
     assert_eq!(wrote(&host), [Call::Write(0, 512, Durability::Volatile)]);
-    // Before it claims, a gateway asks whether it has to flush.
+    // A gateway reads the mode page before it claims the unit, to find out whether it has to flush.
     let asked = PrimaryCommand::ModeSense(scsi::ModeSense {
         ten: false,
         long_lba: false,
@@ -246,7 +246,7 @@ fn a_claim_whose_epoch_cannot_be_rolled_back_stays_in_force_and_can_be_dropped_l
         assert_eq!((read.status, host.asked()), (ScsiStatus::Good, vec![Call::ReadFlushed(3, 2)]));
         let flush = host.send_as(&other, &Command::synchronize_cache().encode(), &[]);
         assert_eq!((flush.status, host.asked()), (ScsiStatus::Good, vec![]), "it ends no epoch");
-        // The epoch was rolled back, perhaps in part: its owner must not complete it.
+        // The roll-back may have discarded a part of the epoch, so the former owner must not continue it.
         let fenced = Some(Sense::CLAIM_FENCED);
         assert_eq!(write_as(&host, &host.nexus), fenced);
         assert_eq!(host.send(&Command::synchronize_cache().encode(), &[]).sense, fenced);

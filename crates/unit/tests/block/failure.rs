@@ -21,7 +21,7 @@ fn write_same(blocks: u32) -> Command {
     })
 }
 
-/// Every command that reaches the volume, with its data.
+/// Returns each command that calls the volume, with its data.
 fn commands() -> Vec<(Command, Vec<u8>)> {
     let list = unmap_list(&[UnmapDescriptor { lba: 0, blocks: 1 }]);
     let transfer = BlockTransfer::new(0, 1);

@@ -83,7 +83,7 @@ pub fn geometry() -> Geometry {
 }
 
 impl Host {
-    /// Returns a host that has already taken its unit attention condition.
+    /// Returns a host whose first unit attention condition was reported already.
     pub fn new(geometry: Geometry) -> Self {
         Self::with_settings(geometry, Settings::default())
     }
@@ -160,7 +160,7 @@ impl Host {
         }
     }
 
-    /// Returns the data of a command that must end with GOOD.
+    /// Sends a command, which must end with status GOOD, and returns its data.
     pub fn good(&self, command: &(impl Copy + Into<Command>), data: &[u8]) -> Vec<u8> {
         let command: Command = (*command).into();
         let completion = self.send(&command.encode(), data);
@@ -181,7 +181,7 @@ impl Host {
         Sense { field: None, ..completion.sense.expect("CHECK CONDITION comes with sense data") }
     }
 
-    /// Opens another session that has already taken its unit attention condition.
+    /// Opens another session, whose first unit attention condition was reported already.
     pub fn other(&self, number: u64) -> Nexus {
         let other = nexus(number);
         self.unit.nexus_opened(&other);
@@ -195,7 +195,7 @@ impl Host {
         self.send_as(nexus, &PrimaryCommand::TestUnitReady.encode(), &[]).sense
     }
 
-    /// Returns the calls on the volume since the last call of this function.
+    /// Returns the calls that the volume has received since the last call of `asked`.
     pub fn asked(&self) -> Vec<Call> {
         std::mem::take(&mut self.calls.noted.lock())
     }

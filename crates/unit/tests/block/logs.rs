@@ -12,7 +12,7 @@ use crate::host::{Host, geometry, pattern};
 fn log_sense(page: u8, subpage: u8) -> LogSense {
     LogSense {
         save: false,
-        // PC 01b: in LOG SENSE it requests cumulative values, in MODE SENSE changeable ones.
+        // PC 01b requests cumulative values in LOG SENSE, but changeable values in MODE SENSE.
         control: PageControl::Changeable,
         page,
         subpage,

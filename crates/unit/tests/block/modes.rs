@@ -51,7 +51,7 @@ fn set(host: &Host, page: ModePage, save: bool) {
     host.good(&select(&bytes, false, save), &bytes);
 }
 
-/// Returns the sense data of a refused MODE SELECT with these pages.
+/// Sends a MODE SELECT with these pages, which must fail, and returns the sense data.
 fn refused(host: &Host, pages: &[ModePage]) -> Sense {
     let bytes = list(pages).to_bytes_6();
     host.fails(&select(&bytes, false, false), &bytes)

@@ -68,7 +68,7 @@ fn an_ordered_task_waits_and_those_after_it_wait_for_it() {
     let mut urgent = start(&host, &Command::write(10, 1, false), TaskAttribute::HeadOfQueue);
     assert_eq!(status(&mut urgent), Some(ScsiStatus::Good));
 
-    // Abort the first task as a driver does, by dropping its future.
+    // Drop the future of the first task, which aborts it, as a driver does.
     drop(hanging);
     assert_eq!(status(&mut after), None);
     assert_eq!(status(&mut ordered), Some(ScsiStatus::Good));
@@ -114,7 +114,7 @@ fn a_roll_back_waits_for_writes_that_have_begun() {
     assert!(rolled_back < at(&|call| matches!(call, Call::Write(9, ..))));
 }
 
-/// Returns a host whose session has the claim on a unit with epochs.
+/// Returns a host whose session is the exclusive writer of a unit with epochs.
 fn owner(hanging: Option<FaultRule>) -> Host {
     let store = Arc::new(MemoryStore::default());
     let host = Host::with_store(Geometry { epoch_blocks: 800, ..geometry() }, &store);

@@ -37,7 +37,7 @@ pub struct Member {
     pub nexus: Nexus,
 }
 
-/// Adds a unit in memory with this serial number, and opens its one nexus.
+/// Adds a unit in memory with the given serial number, and opens the only nexus to it.
 pub fn join(party: &Arc<Party>, serial: &str, geometry: Geometry) -> Member {
     join_over(party, serial, Arc::new(MemVolume::new(geometry)))
 }
@@ -51,7 +51,7 @@ pub fn join_over(party: &Arc<Party>, serial: &str, volume: Stack) -> Member {
 }
 
 impl Member {
-    /// Opens a nexus that has already taken its unit attention condition.
+    /// Opens a nexus whose first unit attention condition was reported already.
     pub fn open(&self, party: &Arc<Party>, number: u64) -> Nexus {
         let nexus = nexus(number);
         self.unit.nexus_opened(&nexus);
@@ -96,7 +96,7 @@ pub fn task(nexus: &Nexus, cdb: Cdb, data: Vec<u8>) -> Task {
     }
 }
 
-/// Returns the result of a future that completes at its first poll.
+/// Polls a future once, which must be complete then, and returns its result.
 fn futures<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {

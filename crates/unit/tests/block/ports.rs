@@ -1,4 +1,4 @@
-//! Tests the commands that report target ports and their group.
+//! Tests the commands that report the target ports and their group.
 
 use scsi::{
     Command, PrimaryCommand, ReportTargetPortGroups, Sense,

@@ -1,4 +1,4 @@
-//! Tests UNMAP and WRITE SAME.
+//! Tests the commands UNMAP and WRITE SAME.
 
 use scsi::{
     BlockCommand, BlockTransfer, Command, Form, ScsiStatus, Sense, UnmapDescriptor, unmap_list,

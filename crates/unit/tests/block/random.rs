@@ -18,11 +18,11 @@ fn small() -> Geometry {
 }
 
 fn transfer() -> impl Strategy<Value = BlockTransfer> {
-    // Some extents end beyond the last block.
+    // Some of the random extents end beyond the last block.
     (0..BLOCKS + 2, 0u32..12).prop_map(|(lba, blocks)| BlockTransfer::new(lba, blocks))
 }
 
-/// Draws a command and the seed of its data.
+/// Generates a random command, and the seed of the data that it writes.
 fn command() -> impl Strategy<Value = (Command, u8)> {
     let command = prop_oneof![
         3 => transfer().prop_map(|command| Command::Block(BlockCommand::Read(command))),
@@ -50,7 +50,7 @@ fn command() -> impl Strategy<Value = (Command, u8)> {
 struct Model(Vec<u8>);
 
 impl Model {
-    /// Performs the command on the blocks. Returns its Data-Out and its result.
+    /// Executes the command on the model. Returns the data that it writes and its expected result.
     fn run(&mut self, command: &Command, seed: u8) -> (Vec<u8>, Result<Vec<u8>, Sense>) {
         let block = |index: usize| [if seed == 0 { 0 } else { seed ^ index as u8 }; BLOCK];
         let blocks =
@@ -146,7 +146,7 @@ proptest! {
         let mut cdb = [0; 16];
         cdb[1..].copy_from_slice(&rest);
         if small_numbers {
-            // Most random addresses are beyond the end. Keep these inside.
+            // Keep the address within the unit, where most random addresses would not be.
             cdb[2..].iter_mut().for_each(|field| *field &= 0x03);
             cdb[2..6].fill(0);
         }

@@ -281,7 +281,7 @@ fn register_and_move_moves_the_reservation_to_another_port() {
     assert_eq!(host.send_as(&seven, &Command::read(0, 1).encode(), &[]).status, ScsiStatus::Good);
 }
 
-/// Like [`held`], but asked by another session.
+/// Like [`held`], but sends the command in the session of `nexus`.
 fn held_as(host: &Host, nexus: &Nexus) -> Option<(u64, u8)> {
     let asked = PersistentReserveIn { report: ReserveReport::Reservation, allocation_length: 255 };
     let cdb = PrimaryCommand::PersistentReserveIn(asked).encode();
@@ -430,7 +430,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0x0a, None, 1, "CC"),
     (0x12, None, 0, "AA"),
     (0x15, None, 0, "CC"),
-    // RESERVE and RELEASE have rules of their own: other nexuses always conflict.
+    // RESERVE and RELEASE of SPC-2 always conflict with a reservation of another nexus.
     (0x16, None, 0, "CC"),
     (0x17, None, 0, "CC"),
     (0x1a, None, 0, "AC"),
@@ -499,7 +499,7 @@ const TABLE: &[(u8, Option<u16>, u8, &str)] = &[
     (0xae, None, 0, "CC"),
     (0xaf, None, 0, "AC"),
     (0xb7, None, 0, "AC"),
-    // Vendor-specific commands of Forebay: only a nexus that may write may claim.
+    // Vendor-specific commands of Forebay: only a nexus that may write may claim the unit.
     (0xc0, None, 0, "AA"),
     (0xc1, Some(0x00), 0, "CC"),
     (0xc1, Some(0x01), 0, "CC"),
@@ -583,7 +583,7 @@ fn preempt_and_abort_ends_when_no_command_of_the_preempted_nexus_is_in_progress(
         let mut preempting = host.unit.execute(host.task(&two, &cdb, &list));
         assert_eq!(std::pin::Pin::new(&mut preempting).poll(&mut context).is_pending(), waits);
         if waits {
-            // The task that delays the PREEMPT AND ABORT ends here.
+            // Drop the task for whose end the PREEMPT AND ABORT waits.
             drop(on_its_way);
             assert!(std::pin::Pin::new(&mut preempting).poll(&mut context).is_ready());
         }

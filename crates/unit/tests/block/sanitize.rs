@@ -1,4 +1,4 @@
-//! Tests SANITIZE: its methods, progress, failures and interruptions.
+//! Tests the command SANITIZE: its methods, progress, failures and interruptions.
 
 use std::{sync::Arc, time::Duration};
 

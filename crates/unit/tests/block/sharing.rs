@@ -20,10 +20,10 @@ fn shared(store: &Arc<MemoryStore>) -> Host {
     Host::with_store_and_settings(geometry(), Settings { share, ..Settings::default() }, store)
 }
 
-/// The initiator name of sessions to which a test gives no other name.
+/// Name of the initiator in sessions for which a test gives no other name.
 const HOST: &str = "iqn.2026-11.io.forebay:host";
 
-/// Returns a session of another initiator, and a claim for it.
+/// Returns a session of another initiator, and the parameters of its claim.
 fn stranger(host: &Host, log: u8) -> (Nexus, ClaimParameters) {
     let owner = format!("iqn.2026-11.io.forebay:{log}");
     let initiator_port = format!("{owner},i,0x{log:012x}").into();

@@ -41,7 +41,7 @@ fn write(token: [u8; TOKEN_BYTES], offset: u64, ranges: &[TokenRange]) -> (Comma
     )
 }
 
-/// Makes a token as Windows does: POPULATE TOKEN, then RECEIVE ROD TOKEN INFORMATION.
+/// Creates a ROD token as Windows does: POPULATE TOKEN, then RECEIVE ROD TOKEN INFORMATION.
 async fn token_of(member: &Member, ranges: &[TokenRange]) -> [u8; TOKEN_BYTES] {
     let (command, list) = populate(ranges);
     member.good(&command, list).await;

@@ -82,7 +82,7 @@ fn of_two_copies_of_a_log_the_second_is_fenced_whatever_its_generation() {
     for generation in [3, 4, 99] {
         let copy = asked(generation, 31, 2, &[20]);
         assert_eq!(admit(Some(&last), &copy, false), Err(Sense::CLAIM_FENCED));
-        // A claim with `accept_loss` is refused as well.
+        // The second copy of the log is refused even if it claims with `accept_loss`.
         assert_eq!(admit(Some(&last), &accepting(&copy), false), Err(Sense::CLAIM_FENCED));
     }
     let given_back = ClaimOwner { is_held: false, is_dirty: false, ..last };

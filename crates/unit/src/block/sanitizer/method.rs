@@ -10,9 +10,9 @@ use crate::block::access::repeated;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Method {
-    /// Writes the pattern to every block, in one or several passes.
+    /// Writes a pattern to every block, in one or several passes.
     Overwrite(Overwrite),
-    /// Writes zeros over everything that is mapped, and then unmaps it.
+    /// Overwrites all mapped blocks with zeros, and then unmaps them.
     BlockErase,
     /// Destroys the key that all blocks are encrypted with.
     CryptographicErase,
@@ -43,7 +43,7 @@ impl Method {
                         write(volume, extent, &block).await?;
                         step();
                     }
-                    // Each pass must be stable before the next one overwrites it.
+                    // Make each pass stable before the next one overwrites its pattern.
                     stubborn(|| volume.flush()).await?;
                 }
             }
@@ -88,7 +88,7 @@ async fn erase(volume: &Stack, extent: Extent, zeros: &Bytes) -> Result<(), Erro
 async fn write(volume: &Stack, extent: Extent, block: &Bytes) -> Result<(), Error> {
     let data: Data = repeated(block, extent.blocks as usize * block.len());
     stubborn(|| volume.write(extent.lba, data.clone(), Durability::Volatile)).await?;
-    // A volume in memory never waits, so yield to other tasks here.
+    // Yield to other tasks, since a volume in memory completes every call without waiting.
     tokio::task::yield_now().await;
     Ok(())
 }

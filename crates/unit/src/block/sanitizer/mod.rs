@@ -41,7 +41,7 @@ pub(crate) struct Sanitizer {
     /// True in any state but `Sound`. While it is false, a command need not take the lock.
     holds: AtomicBool,
     state: Mutex<SanitizeState>,
-    /// Number of SANITIZEs that have ended. Commands that wait for the end watch it.
+    /// Number of SANITIZE operations that have ended. Commands that wait for an end watch this number.
     ended: watch::Sender<u64>,
     store: Option<Arc<dyn UnitStore>>,
 }
@@ -61,7 +61,7 @@ enum SanitizeState {
 }
 
 impl Sanitizer {
-    /// Returns the state of a unit without a store.
+    /// Creates the state of a unit without a store: no SANITIZE is running or has failed.
     pub(crate) fn new() -> Self {
         let (ended, _) = watch::channel(0);
         let state = Mutex::new(SanitizeState::Sound);
@@ -125,7 +125,7 @@ impl Sanitizer {
             && matches!(*self.state.lock(), SanitizeState::Running { .. })
     }
 
-    /// EXIT FAILURE MODE (SBC-3, 5.20.5).
+    /// Performs the service action EXIT FAILURE MODE (SBC-3, 5.20.5).
     pub(crate) async fn exit_failure_mode(&self) -> Result<(), Sense> {
         let state = *self.state.lock();
         match state {
@@ -135,7 +135,7 @@ impl Sanitizer {
             SanitizeState::Failed { unrestricted_exit: true } => {
                 self.save(Vec::new()).await.map_err(|_| Sense::INTERNAL_TARGET_FAILURE)?;
                 let mut state = self.state.lock();
-                // Change nothing if another SANITIZE has begun while the record was being saved.
+                // If another SANITIZE has begun while the record was being saved, leave its state unchanged.
                 if matches!(*state, SanitizeState::Failed { .. }) {
                     *state = SanitizeState::Sound;
                     self.holds.store(false, Ordering::Release);
@@ -218,9 +218,9 @@ impl Sanitizer {
         Err(Sense::INTERNAL_TARGET_FAILURE)
     }
 
-    /// Performs the work. The caller has saved its beginning.
+    /// Performs the work of a SANITIZE. The caller has saved the record that the work has begun.
     async fn work(self: Arc<Self>, volume: Stack, method: Method, unrestricted_exit: bool) {
-        // If the work panics, this guard leaves the unit as after a failure.
+        // If the work panics, dropping this guard records that the SANITIZE has failed.
         let ending = SanitizeEndGuard(&self);
         let done = method.run(&volume, || self.step()).await;
         let record = match done {
@@ -263,7 +263,7 @@ impl Sanitizer {
     }
 }
 
-/// Ends the work as failed when it is dropped, unless another end was set.
+/// Records that a SANITIZE has failed when this is dropped, unless another result was set before.
 struct SanitizeEndGuard<'a>(&'a Sanitizer);
 
 impl SanitizeEndGuard<'_> {

@@ -4,12 +4,12 @@ use scsi::Overwrite;
 
 use super::method::Method;
 
-/// The state of a SANITIZE that a unit must keep across a restart.
+/// A SANITIZE that is running or has failed, as stored for the next start of the unit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Unfinished {
     /// The method of work that continues after the restart; `None` if the SANITIZE has failed.
     pub(super) method: Option<Method>,
-    /// AUSE: the initiator may leave the failed state with EXIT FAILURE MODE.
+    /// AUSE bit: EXIT FAILURE MODE may end the state of failure.
     pub(super) unrestricted_exit: bool,
 }
 

@@ -1,15 +1,15 @@
-//! Decides which commands conflict with a reservation, for both kinds of reservation.
+//! Decides which commands a reservation excludes, for persistent reservations and for RESERVE.
 
 use scsi::{PrimaryCommand, persistent::ReservationType};
 
 use crate::primary::effect::{DeviceCommand, ReservationEffect};
 
-/// The commands that a reservation of another nexus refuses.
+/// The commands that are refused because another nexus has a reservation.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum Barred {
     #[default]
     Nothing,
-    /// Refuses commands with [`ReservationEffect::Changes`].
+    /// Commands that change data are refused ([`ReservationEffect::Changes`]).
     Changing,
     /// Refuses commands with [`ReservationEffect::Reads`] or [`ReservationEffect::Changes`].
     Reading,

@@ -56,11 +56,11 @@ struct ReservationTable {
     sessions: HashMap<u64, (Path, Barred)>,
 }
 
-/// A unit attention condition for the session with this number.
+/// A unit attention condition, after the number of the session that has to receive it.
 pub(crate) type Attention = (u64, Sense);
 
 impl Reservations {
-    /// Returns the state of a unit without reservations that has no store.
+    /// Creates the reservation state of a unit without a store. There are no reservations.
     pub(crate) fn new() -> Self {
         Self {
             any: AtomicBool::new(false),
@@ -95,7 +95,7 @@ impl Reservations {
         });
     }
 
-    /// Removes a session that has ended, with its RESERVE.
+    /// Removes a session that has ended, and its reservation by RESERVE.
     pub(crate) fn close(&self, nexus: u64) {
         self.change_inner(|inner| {
             inner.sessions.remove(&nexus);
@@ -103,7 +103,7 @@ impl Reservations {
         });
     }
 
-    /// A reset ends any RESERVE. Persistent reservations survive it.
+    /// Ends a reservation by RESERVE because of a reset. Persistent reservations survive a reset.
     pub(crate) fn reset(&self) {
         self.change_inner(|inner| inner.reserved = None);
     }
@@ -142,7 +142,7 @@ impl Reservations {
         }
     }
 
-    /// RESERVE of SPC-2, by the session of this nexus.
+    /// Performs RESERVE of SPC-2 for the session of this nexus.
     pub(crate) fn reserve(&self, nexus: &Nexus) -> Result<(), UnitCommandFailure> {
         self.change_inner(|inner| {
             if inner.is_beside_persistent(nexus)? {
@@ -250,7 +250,7 @@ impl Reservations {
         }
     }
 
-    /// Checks APTPL: a unit without a store refuses it.
+    /// Refuses APTPL=1 (survive a loss of power) if the unit has no store.
     fn check_persist(&self, persist: bool, byte: u16) -> Result<(), Sense> {
         if persist && self.store.is_none() {
             return Err(Sense::invalid_field_in_parameter_list(byte));

@@ -1,4 +1,4 @@
-//! The record of reservations that survives a loss of power. `docs/formats/state.md` has its bytes.
+//! The stored record of persistent reservations. `docs/formats/state.md` describes its bytes.
 
 use scsi::persistent::ReservationType;
 
@@ -31,7 +31,7 @@ impl ReservationState {
         bytes
     }
 
-    /// Parses a record; `None` if it is invalid.
+    /// Parses a stored record of reservations; returns `None` if it is invalid.
     pub(super) fn from_record(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() {
             return Some(Self::default());

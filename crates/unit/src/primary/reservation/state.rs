@@ -13,25 +13,25 @@ use scsi::{
 use super::conflict::{Barred, barred};
 use crate::sense::UnitCommandFailure;
 
-/// The state of the persistent reservations of one unit.
+/// The persistent reservation and the registrations of one unit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct ReservationState {
     /// At most [`MOST_REGISTRANTS`], each nexus once.
     pub(super) registrants: Vec<Registrant>,
-    /// `None` if there are no registrants. The holder is always registered.
+    /// The reservation, whose holder is always registered; therefore `None` if no nexus is registered.
     pub(super) reservation: Option<PersistentReservation>,
-    /// PRGENERATION of PERSISTENT RESERVE IN.
+    /// The counter PRGENERATION, which PERSISTENT RESERVE IN reports.
     pub(super) generation: u32,
-    /// APTPL of the last registration: this state survives a loss of power.
+    /// APTPL bit of the last registration: if set, this state survives a loss of power.
     pub(super) persist: bool,
 }
 
-/// The names of a nexus, which outlast its sessions.
+/// The port names of a nexus, which stay the same when its sessions end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Path {
-    /// The initiator port's name.
+    /// Name of the initiator port.
     pub(super) initiator: Arc<str>,
-    /// The target port's relative identifier.
+    /// Relative identifier of the target port.
     pub(super) target: u16,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Registrant {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct PersistentReservation {
     pub(super) kind: ReservationType,
-    /// The nexus that holds the reservation; `None` if all registrants hold it.
+    /// The nexus that holds the reservation; `None` if all registrants hold it together.
     pub(super) holder: Option<Path>,
 }
 
-/// The unit attention conditions that a change causes for other nexuses.
+/// The unit attention conditions that a change of reservations causes, each with its nexus.
 pub(super) type ReservationNotices = Vec<(Path, Sense)>;
 
 impl ReservationState {
@@ -86,7 +86,7 @@ impl ReservationState {
                 } else if is_new || initiator == from.initiator {
                     self.put(path, asked.action_key)?;
                 } else {
-                    // A nexus that is registered already can change only its own key.
+                    // A registered nexus may change only its own key.
                     return Err(Sense::invalid_field_in_parameter_list(LIST).into());
                 }
             }
@@ -96,7 +96,7 @@ impl ReservationState {
         Ok(news)
     }
 
-    /// RESERVE: takes the reservation with this type.
+    /// Performs RESERVE: takes the reservation with the given type.
     pub(super) fn reserve(
         &mut self,
         from: &Path,
@@ -112,7 +112,7 @@ impl ReservationState {
         Ok(ReservationNotices::new())
     }
 
-    /// RELEASE: ends the reservation that this nexus holds.
+    /// Performs RELEASE: ends the reservation that the nexus `from` holds.
     pub(super) fn release(
         &mut self,
         from: &Path,
@@ -128,7 +128,7 @@ impl ReservationState {
                 self.reservation = None;
                 Ok(self.released(kind, from))
             }
-            // A nexus that does not hold the reservation has nothing to release (SPC-4, 5.13.11.2).
+            // RELEASE by a nexus that does not hold the reservation succeeds and changes nothing (SPC-4, 5.13.11.2).
             _ => Ok(ReservationNotices::new()),
         }
     }
@@ -189,7 +189,7 @@ impl ReservationState {
         Ok(news)
     }
 
-    /// REGISTER AND MOVE: registers another nexus and passes the reservation to it.
+    /// Performs REGISTER AND MOVE: registers another nexus and gives the reservation to it.
     pub(super) fn register_and_move(
         &mut self,
         from: &Path,
@@ -228,7 +228,7 @@ impl ReservationState {
         self.registrants.iter().find(|r| r.path == *path).map(|r| r.key)
     }
 
-    /// Returns true if this nexus holds the reservation.
+    /// Returns true if the nexus `path` holds the reservation.
     pub(super) fn holds(&self, path: &Path) -> bool {
         match &self.reservation {
             None => false,
@@ -237,13 +237,13 @@ impl ReservationState {
         }
     }
 
-    /// Returns true if the reservation gives this nexus full access.
+    /// Returns true if the nexus `path` has full access despite the reservation.
     pub(super) fn admits(&self, path: &Path) -> bool {
         let Some(held) = &self.reservation else { return true };
         self.holds(path) || held.kind.admits_registrants() && self.key_of(path).is_some()
     }
 
-    /// Returns the commands that the reservation refuses to this nexus.
+    /// Returns which commands of the nexus `path` the reservation excludes.
     pub(super) fn barred(&self, path: &Path) -> Barred {
         match &self.reservation {
             Some(held) if !self.admits(path) => barred(held.kind),
@@ -251,14 +251,14 @@ impl ReservationState {
         }
     }
 
-    /// Returns the reservation as READ RESERVATION reports it.
+    /// Returns the reservation in the form that READ RESERVATION reports.
     pub(super) fn held(&self) -> Option<ReservationHeld> {
         let held = self.reservation.as_ref()?;
         let key = held.holder.as_ref().and_then(|holder| self.key_of(holder)).unwrap_or(0);
         Some(ReservationHeld { key, kind: held.kind })
     }
 
-    /// Returns the registrations as READ FULL STATUS reports them.
+    /// Returns the registrations in the form that READ FULL STATUS reports.
     pub(super) fn full_status(&self) -> impl Iterator<Item = FullStatus> + '_ {
         let kind = self.reservation.as_ref().map(|held| held.kind);
         self.registrants.iter().map(move |registrant| FullStatus {
@@ -269,12 +269,12 @@ impl ReservationState {
         })
     }
 
-    /// Checks that the nexus is registered with this key.
+    /// Checks that the nexus `from` is registered with the key `key`.
     fn check_key(&self, from: &Path, key: u64) -> Result<(), UnitCommandFailure> {
         if self.key_of(from) == Some(key) { Ok(()) } else { Err(UnitCommandFailure::Conflict) }
     }
 
-    /// Registers a nexus, or changes its key.
+    /// Registers the nexus `path` with the key `key`, or changes its key.
     fn put(&mut self, path: Path, key: u64) -> Result<(), Sense> {
         let place = self.registrants.iter().position(|r| r.path == path);
         match place {
@@ -303,7 +303,7 @@ impl ReservationState {
         self.released(kind, path)
     }
 
-    /// Removes registrations without their owners' consent.
+    /// Removes the registrations for which `doomed` returns true, and returns the notices for their nexuses.
     fn drop_registrants(&mut self, doomed: impl Fn(&Registrant) -> bool) -> ReservationNotices {
         let (gone, kept) = self.registrants.drain(..).partition(doomed);
         self.registrants = kept;
