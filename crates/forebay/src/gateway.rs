@@ -117,7 +117,7 @@ impl DrainProgressBar {
         Self { unit, timeout, bar, begun, told_at: begun, most: 0 }
     }
 
-    /// Shows the state of the cache.
+    /// Shows the state of the cache in the progress bar.
     ///
     /// # Errors
     /// If the timeout has passed.

@@ -84,7 +84,7 @@ impl BusyPolling {
         self.limit
     }
 
-    /// Returns true if the session may poll for another round.
+    /// Returns true if this session may poll its sockets for another round instead of sleeping.
     pub(crate) fn goes_on(&mut self, now: Instant) -> bool {
         !self.contention.is_paused(now) && self.has_place() && !self.is_in_the_way(now)
     }
@@ -111,7 +111,7 @@ impl BusyPolling {
         if self.rounds < ROUNDS_BEFORE_STINT || self.stint.as_ref().is_some_and(is_under_way) {
             return false;
         }
-        // A kernel without CONFIG_SCHED_INFO does not report waiting times. Then the session never pauses.
+        // A kernel without CONFIG_SCHED_INFO does not report waiting times. The session then never pauses its polling.
         let Some(waited) = waited() else { return false };
         let thread = thread::current().id();
         let next = Stint { thread, begun: now, waited };
@@ -186,7 +186,7 @@ mod tests {
                 now += MS;
                 continue;
             }
-            // In each stint of 2 ms another thread has one turn of 3 ms.
+            // During each 2 ms of polling, another thread runs on this processor for 3 ms.
             now += 5 * MS;
             polled += 2 * MS;
             contention.note(now, 5 * MS, 3 * MS);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_shares_its_processor_waits_for_it() {
-        // Confine both threads to one processor, so that they take turns.
+        // Pin both threads to one processor, so that they take turns.
         let confined = || {
             let mut one = rustix::thread::CpuSet::new();
             let all = rustix::thread::sched_getaffinity(None).expect("the set of this thread");

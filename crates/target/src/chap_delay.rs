@@ -29,9 +29,9 @@ struct Lines<S> {
 
 /// Failed CHAP responses from one address, or for one user name. The login responses to them are delayed.
 struct ChapFailureQueue {
-    /// Failed CHAP responses so far. The count restarts after [`FORGOTTEN_AFTER`] without one.
+    /// Number of failed CHAP responses; reset to 0 after [`FORGOTTEN_AFTER`] without a failure.
     failures: u32,
-    /// The time at which the newest failed response of this queue is answered.
+    /// The time at which the server answers the newest failed CHAP response of this queue.
     end: Instant,
     last_failure: Instant,
 }

@@ -1,4 +1,4 @@
-//! The time that commands take at their units, by kind of command.
+//! Measures how long units take to execute commands, separately for each kind of command.
 
 use std::{sync::Arc, time::Instant};
 
@@ -54,13 +54,13 @@ pub(crate) struct StopWatch {
     commands: u64,
 }
 
-/// A command that was given to its unit.
+/// A command that a unit is executing, with the start of its measurement.
 #[derive(Clone, Copy)]
 pub(crate) struct Started {
     kind: CommandKind,
     /// True if the command is in the sample of commands that have to wait.
     is_timed: bool,
-    /// The time when the command began; `None` if it is not measured.
+    /// The time at which the execution began; `None` if this command is not measured.
     at: Option<Instant>,
 }
 
@@ -83,7 +83,7 @@ impl StopWatch {
         }
     }
 
-    /// Records a command that had to wait, at its completion.
+    /// Records the duration of a command that did not complete at once.
     pub(crate) fn done(&self, started: Started) {
         if let Some(at) = started.at {
             self.times.0[started.kind as usize].add(at.elapsed(), SAMPLED_WAITING);

@@ -1,4 +1,4 @@
-//! Socket I/O of one connection in full feature phase.
+//! Reads and writes the socket of one connection in full feature phase.
 
 use std::{
     net::SocketAddr,
@@ -47,7 +47,7 @@ pub(crate) struct Socket {
     pub(crate) decoder: Decoder,
     pub(crate) address: SocketAddr,
     pub(crate) local: SocketAddr,
-    /// The permit that counts this connection among all open connections of the server.
+    /// Permit that counts this connection against the limit of all open connections of the server.
     pub(crate) permit: Permit,
     /// The permit that counts this connection among those of normal sessions; `None` before the end of the login,
     /// and in a discovery session.
@@ -86,7 +86,7 @@ impl TargetConnectionIo {
         }
     }
 
-    /// Sets the congestion control of the session on this socket.
+    /// Applies the congestion control of the session to the socket of this connection.
     pub(crate) fn take_into(&self, congestion: &SessionCongestion) {
         if let Some(reason) = congestion.take_in(&self.stream) {
             tracing::warn!(%reason, "using the kernel's default congestion control instead");
@@ -142,7 +142,7 @@ impl TargetConnectionIo {
         self.stream.link_bytes()
     }
 
-    /// Releases the buffers of a connection that has had no input for [`REST`].
+    /// Frees the buffers of a connection that has received no input for the time [`REST`].
     pub(crate) fn rest(&mut self, now: Instant) {
         if now.duration_since(self.last_input) >= REST {
             self.decoder.rest();

@@ -40,7 +40,7 @@ impl CountedLimit {
     }
 }
 
-/// A permit, which its [`CountedLimit`] counts until the permit is dropped.
+/// A permit that counts against a [`CountedLimit`] until it is dropped.
 pub(crate) struct Permit(Arc<CountedLimit>);
 
 impl Permit {

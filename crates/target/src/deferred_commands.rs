@@ -34,7 +34,7 @@ impl Deferred {
         Some(command)
     }
 
-    /// Removes a command, if it waits here.
+    /// Removes the command `itt`, if it waits in this list.
     pub(crate) fn abort(&mut self, itt: Itt) {
         if let Some(at) = self.commands.iter().position(|command| command.itt == itt) {
             let command = self.commands.remove(at);

@@ -37,7 +37,7 @@ use crate::{
     write_data_pool::Lease,
 };
 
-/// Runs a session until it ends. `socket` is its leading connection.
+/// Runs a session until it ends. `socket` is the connection that has created the session.
 pub(crate) async fn run(
     server: &ServerContext,
     socket: Socket,
@@ -107,7 +107,7 @@ pub(crate) struct TargetSessionDriver<'a> {
     /// Number of commands answered since the last write.
     pub(crate) unsent: usize,
     pub(crate) ending: SessionEnding,
-    /// The congestion state that the connections share.
+    /// The congestion state that all connections of the session share.
     congestion: Arc<SessionCongestion>,
     /// Memory for waiting writes beyond the reserved share.
     pub(crate) lease: Lease,
@@ -123,7 +123,7 @@ pub(crate) struct TargetSessionDriver<'a> {
     pub(crate) seat: SessionRegistration,
 }
 
-/// The state of a session that is about to end.
+/// Whether and why the session is about to end.
 pub(crate) struct SessionEnding {
     /// True after a TARGET COLD RESET by this session, which then ends, too, once the response has been written.
     pub(crate) closing_all: bool,
@@ -131,7 +131,7 @@ pub(crate) struct SessionEnding {
     last: ConnectionEndReason,
 }
 
-/// The timer's period while nothing is due.
+/// Period of the timer while no timeout is due.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Maximum number of reads of a socket before the task yields to others: about two microseconds if no input arrives.
@@ -203,7 +203,7 @@ impl TargetSessionDriver<'_> {
                     drop(done);
                 }
                 DriverMessage::LookAtUnits { done } => {
-                    // Before units are removed, answer those of their commands that have completed.
+                    // Before units are removed, answer their commands that have completed.
                     self.take_finished(context)?;
                     self.change_units(context);
                     drop(done);
@@ -397,7 +397,7 @@ impl TargetSessionDriver<'_> {
         }
     }
 
-    /// Ends a connection, and the session if the reason or the protocol requires it.
+    /// Ends the connection `cid`, and also the session if the reason or the protocol requires that.
     fn drop_line(
         &mut self,
         cid: Cid,

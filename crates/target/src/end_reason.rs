@@ -1,4 +1,4 @@
-//! The reasons for the end of a connection or of a session.
+//! The reasons why a connection or a session ends.
 
 use std::io;
 
@@ -32,7 +32,7 @@ impl ConnectionEndReason {
         matches!(self, Self::LoggedOut | Self::ClosedByPeer | Self::Ordered(_))
     }
 
-    /// Returns true if the reason ends the whole session and not only this connection.
+    /// Returns true if this error ends the whole session, and not only the connection.
     pub(crate) fn ends_session(&self) -> bool {
         matches!(self, Self::Protocol(error) if error.ends_session())
     }

@@ -33,9 +33,8 @@ pub(crate) struct Execution {
     _unit: Arc<dyn LogicalUnit>,
 }
 
-/// A command that was given to its unit.
+/// A command whose execution in its unit has begun.
 pub(crate) enum BegunExecution {
-    /// The command completed at once.
     Done(Completion),
     Waiting(Execution),
 }
@@ -147,7 +146,7 @@ impl Executions {
         }
     }
 
-    /// Drops everything that is in progress, and the completions that were not taken.
+    /// Drops all commands in progress, and the completions that the driver has not taken yet.
     pub(crate) fn clear(&mut self) {
         self.running.clear();
         self.commands.clear();
@@ -155,7 +154,7 @@ impl Executions {
         self.finished.clear();
     }
 
-    /// Returns the next completion, if there is one.
+    /// Returns the next completed command, if there is one.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Option<FinishedExecution> {
         if self.finished.is_empty()
             && let Poll::Ready(Some(Ok(finished))) = self.running.poll_next_unpin(context)

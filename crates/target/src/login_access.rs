@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
 
 use iscsi::login::chap::{ChapAlgorithm, Credential};
 
-/// Access rules of one target, or of discovery sessions.
+/// The rules that decide which initiators may log in to one target, or for discovery.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct LoginAccess {
     /// An initiator is admitted if it matches one of these rules; `None` admits every initiator.
@@ -25,7 +25,7 @@ pub struct LoginAccessRule {
     pub user: Option<String>,
 }
 
-/// The CHAP users and algorithms of a server, and its rules for discovery.
+/// The CHAP users and algorithms of a server, and who may log in for discovery.
 #[derive(Clone, Debug)]
 pub struct Security {
     /// The CHAP users of all targets.
@@ -91,7 +91,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// An IP network: all addresses with the same leading bits.
+/// An IP network: a range of addresses that share their leading bits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NetworkPrefix {
     address: IpAddr,
@@ -114,7 +114,7 @@ impl NetworkPrefix {
         }
     }
 
-    /// Returns true if this network contains every address of the other one.
+    /// Returns true if this network contains all addresses of the network `other`.
     #[must_use]
     pub fn covers(self, other: Self) -> bool {
         self.prefix <= other.prefix
@@ -130,7 +130,7 @@ fn same(a: u128, b: u128, prefix: u8, bits: u8) -> bool {
 impl FromStr for NetworkPrefix {
     type Err = String;
 
-    /// Parses `10.0.0.0/8`, `fd00::/8`, or one address.
+    /// Parses `10.0.0.0/8`, `fd00::/8`, or a single address.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |what: &str| format!("`{text}` is not a network: {what}");
         let (address, prefix) = match text.split_once('/') {

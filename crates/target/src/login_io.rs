@@ -1,4 +1,4 @@
-//! A connection until the end of its login: bounded in time and in memory.
+//! Serves a connection from its first byte to the end of its login, within limits of time and memory.
 
 use std::{
     io,
@@ -39,7 +39,7 @@ use crate::{
 /// Size of the receive buffer of a connection that has not logged in: the longest login PDU (8192 bytes of text, RFC
 /// 7143, 6.2) with its headers, twice, so that its bytes need not be moved.
 const RECEIVE_BUFFER: usize = 16 * 1024;
-/// The longest data segment before the end of the login (RFC 7143, 6.2).
+/// The longest data segment that a PDU may have during the login (RFC 7143, 6.2).
 const DATA_SEGMENT: u32 = 8192;
 /// How long a login waits for the session that it replaces to end. The driver of that session closes at once unless a
 /// unit blocks its thread.
@@ -81,7 +81,7 @@ enum LoginAttemptError {
 enum Entered {
     /// The connection leads a new session.
     Leading(Box<(Socket, Session, SessionRegistration)>),
-    /// The connection has joined an existing session, and its driver has taken it over.
+    /// The connection has joined an existing session, whose driver now serves it.
     Joined,
 }
 
@@ -284,7 +284,7 @@ async fn enter(
     }
 }
 
-/// Passes a connection to the driver of the session that its TSIH names.
+/// Passes the connection to the driver of the session that has the TSIH of the login.
 async fn join(
     server: &ServerContext,
     login: &EstablishedLogin,
@@ -318,7 +318,7 @@ async fn join(
     }
 }
 
-/// Returns the error for a login that is refused although its authentication succeeded.
+/// Returns the error for a login that is refused although the initiator has authenticated itself.
 fn turned_away(status: LoginStatus) -> LoginAttemptError {
     match status {
         LoginStatus::AuthenticationFailure => LoginAttemptError::OtherUser,
@@ -495,7 +495,7 @@ async fn take_seat(
 }
 
 impl ServerContext {
-    /// Takes a permit for one more connection of a normal session.
+    /// Takes a permit for another connection of a normal session.
     fn membership(&self, login: &EstablishedLogin, is_tls: bool) -> Result<Permit, LoginStatus> {
         let Self { settings, registry, .. } = self;
         // A portal with TLS requires a client certificate. Without CHAP users no initiator can authenticate, so no

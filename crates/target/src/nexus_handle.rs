@@ -1,4 +1,4 @@
-//! The I_T nexus of a session at the units of its target.
+//! Represents a session (I_T nexus) at all units of its target.
 
 use std::sync::Arc;
 

@@ -10,16 +10,16 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::{net::TcpListener, task::JoinHandle};
 use transport::{CongestionControl, SocketOptions, TlsServer};
 
-/// An address on which a server listens, and its settings.
+/// An address at which the server accepts connections, and the settings for these connections.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Portal {
     /// IP address and port. Port 0 takes any free port. An IPv6 portal accepts IPv6 only.
     pub address: SocketAddr,
-    /// The portal group. Targets of this group can be reached through this portal.
+    /// The portal group. Initiators reach the targets of this group through this portal.
     pub group: PortalGroup,
     /// `host[:port]` that discovery reports instead of the address, for initiators behind address translation (NAT).
     pub advertise: Option<String>,
-    /// If set, every login at this portal is redirected to this address.
+    /// If set, the server redirects every login at this portal to this address.
     pub redirect: Option<Redirect>,
     /// If set, a connection starts with a TLS handshake. The handshake does not prove the initiator's iSCSI name:
     /// [`LoginAccess`](crate::LoginAccess) decides who may log in, with and without TLS.
@@ -33,7 +33,7 @@ impl From<SocketAddr> for Portal {
     }
 }
 
-/// Portals that lead to the same target ports (RFC 7143, 4.4.1).
+/// A group of portals that lead to the same target ports (RFC 7143, 4.4.1).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct PortalGroup {
     /// The number of the group in this server. Tags are unique within one target only.
@@ -67,10 +67,10 @@ struct OpenPortal {
     accepting: JoinHandle<()>,
 }
 
-/// The number of connections that the kernel completes and queues until we accept them.
+/// Maximum number of connections that the kernel queues until the server accepts them.
 const BACKLOG: i32 = 256;
 
-/// A bound portal. The kernel queues its connections until a server accepts them.
+/// A portal whose socket is bound: the kernel queues connections until a server accepts them.
 pub struct Listener {
     pub(crate) portal: Portal,
     pub(crate) socket: TcpListener,
@@ -114,7 +114,7 @@ impl Portals {
         open.push(OpenPortal { portal, accepting: accept() });
     }
 
-    /// Replaces the portal with the same address. Returns false if there is none.
+    /// Replaces the portal that has the address of `portal`. Returns false if there is none.
     pub(crate) fn replace(&self, portal: Portal) -> bool {
         let mut open = self.open.write();
         let found = open.iter_mut().find(|open| open.portal.address == portal.address);
@@ -136,7 +136,7 @@ impl Portals {
         self.open.read().iter().map(|open| open.portal.clone()).collect()
     }
 
-    /// Returns the portal that has accepted a connection with this local address.
+    /// Returns the portal whose address a connection has as its local address.
     pub(crate) fn entered(&self, local: SocketAddr) -> Option<Portal> {
         let open = self.open.read();
         let is_it = |portal: &Portal| {

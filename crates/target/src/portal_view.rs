@@ -54,7 +54,7 @@ impl PortalView {
         devices.into_iter().map(|device| (device.name.clone(), addresses.clone())).collect()
     }
 
-    /// Returns the target with this name if it can be reached through this portal.
+    /// Returns the target `name` if initiators can reach it through this portal.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<ServedTargetEntry>> {
         let group = self.group()?;
         self.names.find(name).filter(|device| device.groups.contains(&group))

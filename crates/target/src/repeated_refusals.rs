@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// Refusals that were reported lately.
+/// Refused logins and connections that were logged recently, so that repetitions are only counted.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatedRefusals {
     /// The hash of the keys in `reported`. Strangers choose the names in a key, so the table stores a hash with a
@@ -24,11 +24,11 @@ struct ReportedRefusal {
     /// A hash of the failure's text.
     failure: u64,
     at: Instant,
-    /// Number of times that the failure has occurred since it was reported.
+    /// Number of times that the refusal has occurred since it was logged.
     repeated: u64,
 }
 
-/// After this time a refusal that continues is reported again.
+/// A refusal that continues is logged again after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(600);
 
 /// Maximum number of refusals that are remembered: 1,024 entries of some 50 bytes. Beyond it, the entry that

@@ -1,4 +1,4 @@
-//! A server: opening and closing its targets and portals.
+//! The server, which opens and closes its targets and portals.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -32,7 +32,7 @@ pub struct TargetServer {
     context: Arc<ServerContext>,
 }
 
-/// The pause after an error of `accept`, such as no free file descriptor.
+/// Pause before the next `accept` after one has failed, for example for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time without an error of `accept` after which an event reports that connections are accepted again. A single
 /// accepted connection does not show that: when descriptors are freed one by one, each of them is taken at once.
@@ -59,7 +59,7 @@ const SESSION_REPORTS: u32 = 100;
 const SESSION_REPORTS_IN_ALL: u32 = 500;
 
 impl TargetServer {
-    /// Returns a server without portals.
+    /// Creates a server that serves these targets and has no portals yet.
     pub fn new(mut settings: Settings, targets: Vec<Target>) -> Result<Self, TargetError> {
         // Limit a transfer to the size of the pool: a longer write could never get enough memory.
         let most = u32::try_from(settings.borrowed_bytes()).unwrap_or(u32::MAX);
@@ -167,7 +167,7 @@ impl TargetServer {
         self.open_portal(address.into()).await
     }
 
-    /// Opens a portal. Returns its address.
+    /// Opens a portal and returns its address.
     ///
     /// # Errors
     /// Those of the system calls.
@@ -184,7 +184,7 @@ impl TargetServer {
         Listener::bind(portal, &settings.socket, &settings.congestion)
     }
 
-    /// Opens a portal that is already bound. Returns its address.
+    /// Starts to accept connections at a portal that is bound already. Returns its address.
     pub fn accept(&self, listener: Listener) -> SocketAddr {
         let Listener { portal, socket } = listener;
         let bound = portal.address;
@@ -208,7 +208,7 @@ impl TargetServer {
         self.context.portals.all()
     }
 
-    /// Returns the state and the counters of the server.
+    /// Returns the present state and the counters of the server.
     #[must_use]
     pub fn statistics(&self) -> TargetStatistics {
         TargetStatistics {
@@ -263,12 +263,12 @@ impl TargetServer {
 
 async fn send_to_all(drivers: &[mpsc::Sender<DriverMessage>], order: impl Fn() -> DriverMessage) {
     for driver in drivers {
-        // Ignore a failed send: the driver has ended, so it needs no message.
+        // Ignore a failed send: the driver has ended, so it needs no order.
         let _ = driver.send(order()).await;
     }
 }
 
-/// Accepts connections until the portal is closed, which drops this future between two connections.
+/// Accepts connections at one portal. Closing the portal drops this future between two connections.
 async fn accept(context: Arc<ServerContext>, listener: TcpListener) {
     let mut failing = OngoingCondition::default();
     loop {
@@ -295,7 +295,7 @@ async fn accept(context: Arc<ServerContext>, listener: TcpListener) {
     }
 }
 
-/// Starts to serve a connection. Closes it if a limit is reached.
+/// Starts to serve a connection, or closes it if a limit of the server is reached.
 fn admit(context: &Arc<ServerContext>, stream: TcpStream, address: SocketAddr) {
     let ServerContext { settings, registry, logins, login_reports, .. } = &**context;
     let connection = Permit::take(&registry.connections, settings.open_connections());

@@ -1,4 +1,4 @@
-//! The state that all connections of a server share.
+//! The state that a server shares with all its connections.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -17,7 +17,7 @@ use crate::{
     write_data_pool::WriteDataPool,
 };
 
-/// The state that a server, its portals and its connections share.
+/// The state that a server shares with its portals and connections.
 pub(crate) struct ServerContext {
     pub(crate) settings: Settings,
     pub(crate) names: Arc<TargetTable>,
@@ -29,7 +29,7 @@ pub(crate) struct ServerContext {
     pub(crate) discoveries: Arc<ConnectionQuota>,
     /// Memory for waiting writes beyond the shares of the connections.
     pub(crate) pool: Arc<WriteDataPool>,
-    /// Number of sessions that poll their sockets at present, see `busy_polling.rs`.
+    /// Number of sessions that are polling their sockets instead of sleeping, see `busy_polling.rs`.
     pub(crate) pollers: Arc<CountedLimit>,
     pub(crate) chap_delay: ChapFailureDelay,
     /// Limits the events about failed logins and refused connections.
@@ -38,9 +38,9 @@ pub(crate) struct ServerContext {
     pub(crate) repeated_refusals: RepeatedRefusals,
     /// Limits the events about discovery sessions.
     pub(crate) discovery_reports: ReportLimiter,
-    /// Limits the events about normal sessions and their connections.
+    /// Limits how many log events report normal sessions and their connections.
     pub(crate) session_reports: ReportLimiter,
-    /// True once the server stops. Logins are refused from then on.
+    /// True once the server is stopping, which makes it refuse all logins.
     pub(crate) stopping: watch::Sender<bool>,
 }
 

@@ -1,4 +1,4 @@
-//! The registry of a server's sessions, and the channels to their drivers.
+//! The list of a server's sessions, and the channels to the drivers that run them.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -27,13 +27,13 @@ use crate::{
 
 /// A message to the driver of a session, from the server or from another driver.
 pub(crate) enum DriverMessage {
-    /// Close the session now, for this reason.
+    /// Close the session at once, for this reason.
     Close(&'static str),
     /// Announce to the initiator that the session is dropped, and close it, for this reason.
     Stop(&'static str),
     /// Add a connection to the session.
     Join(Box<JoiningConnection>),
-    /// Ask the initiator to log out within this number of seconds.
+    /// Request that the initiator logs out within this number of seconds.
     AskForLogout(u16),
     /// Another session has cleared or reset a unit, or all units: abort the commands in progress there. The driver
     /// drops `done` when it has finished.
@@ -71,7 +71,7 @@ pub(crate) struct SessionRegistry {
     pub(crate) events: ServerEventCounters,
     /// Open connections, logged in or not.
     pub(crate) connections: Arc<CountedLimit>,
-    /// Open connections of normal sessions.
+    /// Number of open connections that belong to normal sessions.
     pub(crate) members: Arc<CountedLimit>,
     times: Arc<CommandTimes>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct SessionRegistry {
 struct RegistryState {
     sessions: HashMap<u64, SessionEntry>,
     tsihs: HashSet<Tsih>,
-    /// Sessions without a connection that wait for their initiators, the longest waiting first.
+    /// Sessions that wait for their initiators to reconnect, the longest waiting one first.
     waiting: VecDeque<u64>,
     last_number: u64,
     last_tsih: u16,
@@ -119,9 +119,9 @@ pub(crate) struct SessionRegistration {
     /// The tag of the portal group through which the initiator logged in; `None` for a discovery session.
     pub(crate) tpgt: Option<u16>,
     pub(crate) orders: mpsc::Receiver<DriverMessage>,
-    /// The session's part of `TargetStatistics`.
+    /// The statistics of this session, which its driver publishes for `TargetStatistics`.
     pub(crate) published: Arc<Mutex<SessionSnapshot>>,
-    /// Commands of the session by operation code, counted by its driver.
+    /// Number of commands of this session for each operation code, counted by its driver.
     pub(crate) tally: Arc<OpcodeTally>,
     /// The times of commands, which all sessions of the server share.
     pub(crate) times: Arc<CommandTimes>,
@@ -347,7 +347,7 @@ impl SessionEntry {
 }
 
 impl Predecessor {
-    /// Closes the session and waits until nothing of it is in progress.
+    /// Closes the session, and waits until none of its commands is in progress.
     pub(crate) async fn close(mut self) {
         // Ignore a failed send: if the queue is full, the driver will make room, and if it is closed, the driver has
         // ended.
@@ -377,7 +377,7 @@ impl SessionRegistration {
         }
     }
 
-    /// Notes that the session has a connection again.
+    /// Records that the initiator of this session has reconnected.
     pub(crate) fn end_to_wait(&self) {
         self.registry.inner.lock().waiting.retain(|number| *number != self.number);
     }

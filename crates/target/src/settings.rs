@@ -11,14 +11,14 @@ use crate::login_access::Security;
 /// write whose data is requested with R2Ts, so that such a write can always be done.
 pub(crate) const BORROWED_BYTES: usize = 64 << 20;
 
-/// Limits, times and sizes with which a [`Server`](crate::TargetServer) serves its initiators.
+/// The limits, times and sizes with which a [`Server`](crate::TargetServer) serves its initiators.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The parameters that are negotiated at login.
     pub offer: NegotiationOffer,
-    /// The command window and the other limits of one session, keepalive and login times.
+    /// Command window and other limits of a session, its keepalive, and its login times.
     pub session: target::Settings,
-    /// Socket options of every connection.
+    /// The socket options of every connection.
     pub socket: SocketOptions,
     /// The congestion control of the connections of normal sessions, from the end of the login on. Discovery sessions
     /// keep the kernel's default. Default: the kernel's default for all connections.
@@ -45,7 +45,7 @@ pub struct Settings {
     /// Maximum time between the text requests of a discovery session; then the session is closed. Default 10 s:
     /// initiators send a request at once, and some log in to targets before they close the session.
     pub discovery_idle: Duration,
-    /// CHAP users, algorithms and discovery rules with which the server starts.
+    /// The CHAP users, algorithms and discovery rules of the server when it starts.
     /// [`Server::change_security`](crate::TargetServer::change_security) replaces them.
     pub security: Security,
     /// Number of commands whose responses leave with one write, unless the input is used up before: the initiator can

@@ -1,4 +1,4 @@
-//! Counters and state of a server, for its status.
+//! The counters and the state of a server, for status reports.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ use crate::command_times::CommandKind;
 /// The state and the counters of a server at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TargetStatistics {
-    /// Open sessions, discovery sessions included.
+    /// The open sessions, including discovery sessions.
     pub sessions: Vec<SessionStatistics>,
     /// Open connections, logged in or not.
     pub connections: usize,
@@ -41,20 +41,20 @@ pub struct TargetStatistics {
     pub by_target: HashMap<String, TargetPduCounters>,
     /// Commands since the start by operation code or service action, without those that never occurred.
     pub commands: Vec<(CommandCode, u64)>,
-    /// The time that commands took at their units, by kind.
+    /// How long units took to execute commands, for each kind of command.
     pub times: Vec<(CommandKind, TimeHistogramSnapshot)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionStatistics {
     pub initiator_name: String,
-    /// The address from which its first connection came.
+    /// The address from which the first connection of the session came.
     pub address: SocketAddr,
     /// The target's name; `None` for a discovery session.
     pub target_name: Option<String>,
     /// The tag of the portal group through which the initiator logged in.
     pub portal_group: Option<u16>,
-    /// The session's TSIH (target session identifying handle).
+    /// The congestion control of the session's connections, and the state that they share.
     pub tsih: u16,
     /// Sums over all connections that the session has had.
     pub counters: TargetPduCounters,
@@ -77,16 +77,16 @@ pub struct TargetConnectionStats {
     pub link_bytes: Option<LinkBytes>,
 }
 
-/// The state of a session that its driver publishes.
+/// The state of a session, as its driver publishes it for status reports.
 #[derive(Default)]
 pub(crate) struct SessionSnapshot {
-    /// The congestion state of the session; `None` until its driver runs.
+    /// The congestion state that the connections share; `None` until the driver of the session runs.
     pub(crate) congestion: Option<Arc<SessionCongestion>>,
     pub(crate) counters: TargetPduCounters,
     pub(crate) connections: Vec<TargetConnectionStats>,
 }
 
-/// Counters of events in which no session exists, such as refused connections.
+/// Counters of events outside of sessions, such as refused connections.
 #[derive(Default)]
 pub(crate) struct ServerEventCounters {
     pub(crate) refused_connections: AtomicU64,

@@ -11,18 +11,18 @@ use crate::{
     portal::{PortalGroup, Redirect},
 };
 
-/// A target: its name and its logical units.
+/// A target that a server offers: its name, its logical units and its portal groups.
 #[derive(Clone)]
 pub struct Target {
     /// The iSCSI name to which initiators log in: `iqn.`, `eui.` or `naa.`.
     pub name: String,
     /// TargetAlias: a description of the target for people to read.
     pub alias: Option<String>,
-    /// The units with their LUNs, 0 to 16,383.
+    /// The logical units of the target, each with its LUN from 0 to 16,383.
     pub units: Vec<(u16, Arc<dyn LogicalUnit>)>,
     /// The portal groups through which initiators reach the target. Each has a tag of its own.
     pub groups: Vec<PortalGroup>,
-    /// If set, every login to this target is redirected to this address.
+    /// If set, the server redirects every login to this target to this address.
     pub redirect: Option<Redirect>,
     /// The target is temporarily served elsewhere. A login ends with "service unavailable" (RFC 7143, 11.13.5);
     /// initiators then try again, here or at another portal.
@@ -47,10 +47,8 @@ pub enum TargetError {
     /// lower-case letters, digits, and `-`, `.`, `:`.
     #[error("`{0}` is not an iSCSI name")]
     Name(String),
-    /// Two targets with one name.
     #[error("there are two targets `{0}`")]
     Twice(String),
-    /// Two units with the same LUN, or a LUN above 16,383.
     #[error("target `{name}`: LUN {lun} is used twice or above 16,383")]
     Unit { name: String, lun: u16 },
 }
@@ -61,7 +59,7 @@ pub(crate) struct TargetTable {
     targets: RwLock<Vec<Arc<ServedTargetEntry>>>,
 }
 
-/// A target that is being served, shared by its sessions.
+/// A target that the server offers, with the state that its sessions share.
 pub(crate) struct ServedTargetEntry {
     pub(crate) name: String,
     pub(crate) alias: Option<String>,
@@ -71,7 +69,7 @@ pub(crate) struct ServedTargetEntry {
     access: RwLock<Arc<LoginAccess>>,
     /// The logical units, sorted by LUN.
     units: Vec<(u16, Arc<dyn LogicalUnit>)>,
-    /// The LUNs in the form in which REPORT LUNS returns them.
+    /// The LUNs of the target in the format in which REPORT LUNS returns them.
     pub(crate) luns: Vec<Lun>,
     /// The tags of `groups` in ascending order. Each group is one target port (RFC 7143, 4.4.1).
     ports: Vec<u16>,
@@ -164,7 +162,7 @@ impl TargetTable {
         Ok(())
     }
 
-    /// Replaces the target with the same name. Returns false if there is none.
+    /// Replaces the target that has the name of `device`. Returns false if there is none.
     pub(crate) fn replace(&self, device: Arc<ServedTargetEntry>) -> bool {
         let mut targets = self.targets.write();
         let found = targets.iter_mut().find(|other| other.name == device.name);

@@ -1,4 +1,4 @@
-//! The commands and task management functions of a session at its units.
+//! Executes the commands and task management functions of a session at the units of its target.
 
 use std::{sync::Arc, task::Context};
 
@@ -150,7 +150,7 @@ impl TargetSessionDriver<'_> {
     /// unit attention.
     pub(crate) fn change_units(&mut self, context: &mut Context<'_>) {
         let Some(nexus_handle) = &self.nexus_handle else { return };
-        // Change nothing if the target was removed: this session is about to end.
+        // The target was removed, so this session is about to end: leave its units unchanged.
         let Some(device) = self.server.names.find(&nexus_handle.device.name) else { return };
         let gone: Vec<Lun> =
             nexus_handle.device.units_beyond(&device).map(|(lun, _)| lun).collect();

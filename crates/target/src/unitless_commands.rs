@@ -28,7 +28,7 @@ pub(crate) fn execute(task: &Task, luns: &[Lun]) -> Completion {
             good(sense, usize::from(allocation_length))
         }
         Err(sense) if is_meant(&task.cdb) => Completion::check_condition(sense),
-        // Any other command, known or unknown, fails because the unit does not exist.
+        // For a LUN without a unit, any other command fails.
         Ok(_) | Err(_) if task.lun != REPORT_LUNS_UNIT => {
             Completion::check_condition(Sense::LOGICAL_UNIT_NOT_SUPPORTED)
         }

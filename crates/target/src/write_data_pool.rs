@@ -27,11 +27,11 @@ struct WriteDataPoolState {
     /// The wakers of the drivers whose sessions wait for room, each with the number of its lease.
     waiting: Vec<(u64, Waker)>,
     last_number: u64,
-    /// The time when a session last asked for more than it could get.
+    /// The last time at which a session could not borrow all the memory that it requested.
     refused: Option<Instant>,
 }
 
-/// Memory that one session has borrowed. Dropping the lease gives it back.
+/// Memory for write data that a session has borrowed. Dropping this returns the memory to the pool.
 #[derive(Debug)]
 pub(crate) struct Lease {
     pool: Arc<WriteDataPool>,
@@ -48,7 +48,7 @@ impl WriteDataPool {
         Self { bytes, inner: Mutex::default() }
     }
 
-    /// Returns a lease with nothing borrowed yet.
+    /// Returns a lease for a session that has not borrowed any memory yet.
     pub(crate) fn lease(self: &Arc<Self>) -> Lease {
         let mut inner = self.inner.lock();
         inner.last_number += 1;
@@ -112,7 +112,7 @@ impl Lease {
         others.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes this driver the next time that another session gives memory back.
+    /// Wakes this driver when another session next returns memory to the pool.
     pub(crate) fn wait(&self, waker: &Waker) {
         let mut inner = self.pool.inner.lock();
         match inner.waiting.iter_mut().find(|(number, _)| *number == self.number) {

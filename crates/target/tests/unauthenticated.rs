@@ -30,7 +30,7 @@ use certificates::Authority;
 use client::{Client, LOOPBACK, TARGET, memory, server, soon};
 use transport::{TlsClient, TlsIdentity, TlsServer};
 
-/// Counts the allocated bytes and their maximum.
+/// Counts the bytes that are allocated, and their maximum.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -112,7 +112,7 @@ async fn all_was_read(address: SocketAddr) {
     }
 }
 
-/// Settings that permit all connections of these tests.
+/// Settings whose limits allow all connections of these tests.
 fn roomy() -> Settings {
     Settings {
         max_logins: 1000,
@@ -188,7 +188,7 @@ async fn a_connection_that_has_not_ended_its_handshake_holds_at_most_64_kib() {
     let idle = most_held(address, plain, &[]).await;
     // The server has answered the ClientHello, and waits for the client's certificate.
     let greeted = most_held(address, plain, &[&hello]).await;
-    // Send a ClientHello that never becomes complete, in several pieces and in one.
+    // Send a TLS ClientHello that never becomes complete, once in several pieces and once in one.
     let mut endless = vec![22, 3, 1, 0x40, 0, 1, 0, 0xfd, 0xe8, 3, 3];
     endless.resize(5 + 0x4000, 0);
     let slowly: Vec<&[u8]> = endless[..16_000].chunks(1999).collect();

@@ -83,7 +83,7 @@ async fn guarded() -> (TargetServer, SocketAddr) {
     serve(Settings { security: security(), ..Settings::default() }, targets()).await
 }
 
-/// Connects from one of our own addresses.
+/// Connects from `from`, which is an address of this machine.
 async fn connect(from: Ipv4Addr, to: SocketAddr) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind((from, 0).into()).unwrap();
@@ -98,7 +98,7 @@ async fn log_in(
     join((from, to), target, chap, Tsih(0), Cid(1)).await
 }
 
-/// Logs in to an existing session, or with TSIH 0 to a new one.
+/// Logs in a connection that joins an existing session, or creates one with TSIH 0.
 async fn join(
     (from, to): (Ipv4Addr, SocketAddr),
     target: Option<&str>,
@@ -235,7 +235,7 @@ async fn another_user_cannot_end_a_session_by_the_name_of_its_initiator() {
     let bob = end(address, ALICES, chap("bob")).await;
     assert_eq!(bob, Err(LoginStatus::AuthenticationFailure));
     alice.settle().await;
-    // The same user may replace their own session, as after a lost connection.
+    // A user may replace a session of their own, as after a lost connection.
     let mut again = log_in((HERE, address), Some(ALICES), chap("alice")).await.unwrap();
     again.settle().await;
     assert_eq!(server.statistics().sessions.len(), 1);
@@ -254,7 +254,7 @@ async fn an_initiator_is_redirected_only_after_authentication() {
     assert_eq!(end(address, ALICES, None).await, Err(LoginStatus::AuthenticationFailure));
     assert_eq!(end(address, ALICES, chap("bob")).await, Err(LoginStatus::NotFound));
     let sent = tokio::spawn(async move { end(address, ALICES, chap("alice")).await });
-    // The client of these tests panics when it is redirected.
+    // The redirect makes the client of these tests panic.
     assert!(sent.await.unwrap_err().is_panic());
 }
 
@@ -310,7 +310,7 @@ async fn one_address_cannot_use_all_login_slots() {
     assert!(log_in((THERE, address), Some(OPEN), None).await.is_ok());
 }
 
-/// Regression: 64 silent connections from each of two addresses blocked all other initiators.
+/// Regression test: 64 silent connections from each of two addresses blocked all other initiators.
 #[tokio::test]
 async fn half_open_logins_of_two_addresses_block_no_other_initiator() {
     let (server, address) = guarded().await;

@@ -34,7 +34,7 @@ fn login(text: impl Into<bytes::Bytes>) -> Pdu {
     })
 }
 
-/// Waits until this number of logins has failed, and checks that `good` still works.
+/// Waits until `failed` logins have failed, and checks that the session `good` still works.
 async fn unharmed(server: &TargetServer, good: &mut Client, failed: u64) {
     until(|| server.statistics().failed_logins >= failed).await;
     assert_eq!(server.statistics().failed_logins, failed);
@@ -237,7 +237,7 @@ fn block_unit(name: &str) -> Arc<dyn LogicalUnit> {
     Arc::new(BlockUnit::new(volume, identity, unit::Settings::default()))
 }
 
-/// Executes a command with data and returns its status.
+/// Executes a command that sends data, and returns its status.
 async fn write(client: &mut Client, cdb: &[u8], data: &[u8]) -> u8 {
     let mut command = client.command(cdb, data.len() as u32);
     (command.read, command.write) = (false, true);
@@ -270,7 +270,7 @@ async fn designators(client: &mut Client) -> Vec<(u8, u8, Vec<u8>)> {
     found
 }
 
-/// Returns the parameter list of an EXTENDED COPY (LID1) of one block (SPC-4, 6.3).
+/// Returns the parameter list of an EXTENDED COPY (LID1) that copies one block (SPC-4, 6.3).
 fn copy_list(from: &(u8, u8, Vec<u8>), to: &(u8, u8, Vec<u8>)) -> Vec<u8> {
     let mut list = vec![0; 16];
     for (code_set, kind, designator) in [from, to] {

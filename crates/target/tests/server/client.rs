@@ -33,7 +33,7 @@ use unit::{
 use volume::{Data, Geometry, MemVolume};
 
 pub const TARGET: &str = "iqn.2026-11.io.forebay:node";
-/// An address of this machine with port 0, which takes any free port.
+/// The loopback address with port 0, which stands for any free port.
 pub const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// The time after which a step of a test counts as hanging; each step takes much less.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -238,13 +238,13 @@ impl Client {
         }
     }
 
-    /// Executes a command that returns data; returns its status and the data.
+    /// Executes a command that returns data. Returns its status and this data.
     pub async fn read(&mut self, command: ScsiCommand) -> (u8, Vec<u8>) {
         let itt = self.begin(command).await;
         self.answer(itt).await
     }
 
-    /// Waits for the response to a command. Returns its status and its data.
+    /// Waits for the response to the command `itt`. Returns its status and its data.
     pub async fn answer(&mut self, itt: Itt) -> (u8, Vec<u8>) {
         let mut data = Vec::new();
         loop {
@@ -263,7 +263,7 @@ impl Client {
         }
     }
 
-    /// Sends a command without waiting for its answer.
+    /// Sends a command, and returns its task tag without waiting for the response.
     pub async fn begin(&mut self, command: ScsiCommand) -> Itt {
         let itt = command.itt;
         self.send(Pdu::ScsiCommand(command)).await;
@@ -280,7 +280,7 @@ impl Client {
         }
     }
 
-    /// Starts a command without waiting for its answer.
+    /// Sends a command without data, and returns its task tag without waiting for the response.
     pub async fn start(&mut self, cdb: &[u8]) -> Itt {
         let command = self.command(cdb, 0);
         self.begin(command).await
@@ -385,14 +385,14 @@ pub fn refused(failure: LoginFailure) -> LoginStatus {
     }
 }
 
-/// A unit whose commands wait until the test releases them.
+/// A logical unit whose commands wait until the test releases them.
 #[derive(Default)]
 pub struct Stalling {
     /// Number of commands in progress: those that were neither answered nor aborted, so that their futures still exist.
     pub alive: Arc<AtomicUsize>,
     pub go: Notify,
     pub functions: Mutex<Vec<TaskManagement>>,
-    /// Unit attention conditions that were raised for its nexuses.
+    /// Unit attention conditions that were raised for the nexuses of this unit.
     pub attentions: Mutex<Vec<Sense>>,
     pub nexuses: AtomicUsize,
     /// While a test holds this, the end of a nexus takes 200 ms; the test needs several threads.

@@ -1,4 +1,4 @@
-//! Tests commands from the socket to the unit, and their responses.
+//! Tests the way of commands from the socket to the unit, and of their responses.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -274,7 +274,7 @@ fn impatient(settings: Settings) -> Settings {
     Settings { session, ..settings }
 }
 
-/// Returns the processor time of this thread. A test runs on one thread.
+/// Returns the processor time that the thread of this test has used.
 fn worked() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())

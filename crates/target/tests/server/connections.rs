@@ -154,7 +154,7 @@ async fn a_command_outlives_its_connection_and_is_answered_on_another() {
     assert_eq!(first.response().await.itt, itt);
 }
 
-/// A session that has lost its only connection during a command.
+/// A server with a session that has lost its only connection during a command.
 struct Waiting {
     server: TargetServer,
     address: SocketAddr,
@@ -231,7 +231,7 @@ async fn answers_in_flight_on_a_cut_connection_arrive_on_the_other_one() {
         asked.push((command.itt, n * u32::from(BLOCKS)));
         second.send(Pdu::ScsiCommand(command)).await;
     }
-    // Receive half of the responses, then lose the connection.
+    // Receive half of the responses, and then lose the connection.
     let mut arrived = 0;
     while arrived < READS / 2 {
         if let Some(Pdu::DataIn(data_in)) = second.receive().await {

@@ -85,7 +85,7 @@ async fn garbage_closes_its_own_connection_only() {
         &[0; 48],
     ] {
         let mut client = Client::connect(address).await;
-        // Ignore errors: the target may close the connection while the test still writes.
+        // Ignore errors: the target may close the connection before the test has written all bytes.
         let _ = client.socket().write_all(garbage).await;
         closed(&mut client).await;
     }

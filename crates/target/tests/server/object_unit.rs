@@ -240,7 +240,7 @@ async fn sense_data_of_an_object_unit_has_descriptor_format_and_its_descriptors(
     assert_eq!(Sense::from_bytes(&sense), Some(expected));
     let received = ReceivedObjectSense::from_bytes(&sense).expect("descriptors of objects");
     assert_eq!(received.descriptors, descriptors);
-    // The target and the gate make sense data of their own.
+    // Sense data that the target itself creates must have descriptor format, too.
     let unknown = client.fails(cdb(0x8805, 0)).await.sense;
     assert_eq!(unknown[0], 0x72);
     assert_eq!(Sense::from_bytes(&unknown), Some(Sense::invalid_field_in_cdb(8)));

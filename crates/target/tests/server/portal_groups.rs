@@ -39,7 +39,7 @@ async fn log_in(address: SocketAddr, target: &str) -> Result<Client, LoginStatus
     login.map_err(refused)
 }
 
-/// Returns the answer to a discovery at this portal.
+/// Performs a discovery at the portal `address`, and returns the answer.
 async fn send_targets(address: SocketAddr) -> String {
     let login = Client::try_log_in(address, 9, NegotiationOffer::initiator(), Tsih(0), None).await;
     let mut client = login.unwrap();
@@ -103,7 +103,7 @@ async fn discovery_returns_the_advertised_address() {
     assert_eq!(send_targets(address).await, expected);
 }
 
-/// Returns the portal to which a login to `target` at this portal is redirected.
+/// Logs in to `target` at the portal `address`, and returns the portal to which the login is redirected.
 async fn sent_to(address: SocketAddr, target: &str) -> (String, bool) {
     let mut client = Client::connect(address).await;
     let names = InitiatorNames {

@@ -46,11 +46,11 @@ struct Processor {
 #[derive(Clone, Copy, Debug)]
 enum ProcessorCommand {
     Primary(PrimaryCommand),
-    /// RECEIVE returns the message.
+    /// The command RECEIVE returns the stored message.
     Receive {
         allocation_length: u32,
     },
-    /// SEND replaces the message.
+    /// The command SEND replaces the stored message.
     Send {
         length: u32,
     },
@@ -254,7 +254,7 @@ impl Client {
 async fn a_unit_of_another_device_type_stores_a_message() {
     let (_server, address) = processor().await;
     let mut client = Client::log_in(address, 1).await;
-    // INQUIRY is answered although the unit attention condition of the new nexus still waits.
+    // INQUIRY must be answered although the nexus still has to receive a unit attention condition.
     let inquiry = PrimaryCommand::Inquiry { page: None, allocation_length: 96 }.encode();
     let inquiry = client.command(&inquiry, 96);
     let inquiry = StandardInquiry::from_bytes(&client.read(inquiry).await.1).unwrap();
@@ -299,7 +299,7 @@ async fn reservations_hold_at_a_unit_of_another_device_type() {
     assert_eq!(other.reserves(exclusive, 2, 0).await, CONFLICT);
     assert_eq!(other.ends(&RECEIVE, &[]).await.0, CONFLICT);
     assert_eq!(other.unit_attention().await, None, "TEST UNIT READY is allowed");
-    // The unit refuses the command before the target requests its data.
+    // The unit refuses the command SEND before the target requests its data.
     let mut solicited = other.command(&send_of(100), 100);
     (solicited.read, solicited.write) = (false, true);
     let itt = other.begin(solicited).await;
@@ -367,6 +367,6 @@ async fn a_reset_of_a_unit_of_another_device_type_is_reported_to_all_sessions() 
         assert_eq!(client.unit_attention().await, Some(Sense::BUS_DEVICE_RESET_FUNCTION_OCCURRED));
         assert_eq!(client.unit_attention().await, None);
     }
-    // The reset ended the reservation.
+    // The reset has ended the reservation.
     assert_eq!(asks.receives().await, (0, Vec::new()));
 }

@@ -1,4 +1,4 @@
-//! Tests the effects of sessions on each other: replacement, resets, cleared tasks, and ends.
+//! Tests how sessions affect each other: replacement, resets, cleared tasks, and session ends.
 
 use std::{
     net::SocketAddr,
@@ -170,7 +170,7 @@ async fn a_logout_is_answered_when_the_units_have_removed_the_session() {
     drop(slow_end);
 }
 
-/// Logs in as initiator 1, but with the ISID of another session.
+/// Logs in as initiator 1, but with an ISID that its first session does not have.
 async fn log_in_with_another_isid(address: SocketAddr) -> Client {
     let names = InitiatorNames {
         initiator_name: "iqn.2026-11.io.forebay:initiator-1".to_owned(),

@@ -137,7 +137,7 @@ async fn a_stalled_handshake_ends_at_the_login_timeout_and_affects_no_other_conn
     settings.session.login_time = Duration::from_secs(1);
     let (server, address) = serve(settings, &tls).await;
     let mut good = log_in(address, &ours, 1).await;
-    // One connection sends nothing, another one sends the beginning of a handshake.
+    // The first connection sends no bytes, and the second one sends only the beginning of a TLS handshake.
     let mut silent = soon(TcpStream::connect(address)).await.unwrap();
     let mut slow = soon(TcpStream::connect(address)).await.unwrap();
     slow.write_all(&[0x16, 3, 1, 2, 0, 1]).await.unwrap();

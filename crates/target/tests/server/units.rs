@@ -1,4 +1,4 @@
-//! Tests adding and removing units while sessions use their target.
+//! Tests adding and removing units of a target while sessions use it.
 
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ async fn a_write_in_progress_is_not_performed_by_the_unit_that_replaces_its_unit
 
 const IN_SEVEN: PortalGroup = PortalGroup { number: 1, tag: 7 };
 
-/// Returns the two-byte numbers at these positions.
+/// Reads a big-endian number of two bytes at each position in `at`.
 fn numbers(bytes: &[u8], at: impl IntoIterator<Item = usize>) -> Vec<u16> {
     at.into_iter().map(|at| u16::from_be_bytes([bytes[at], bytes[at + 1]])).collect()
 }
