@@ -38,7 +38,7 @@ pub(crate) async fn follow(messages: mpsc::WeakSender<Message>, shared: Arc<Remo
         let told = shared.size_changed.swap(false, Ordering::AcqRel);
         let found = match ask(&messages).await {
             Some(Ok(found)) => found,
-            // The session was lost. The next one reads the capacity in any case.
+            // The session was lost. The driver reads the capacity again when it opens the next session.
             Some(Err(CommandError::Away(_) | CommandError::Unreachable(_))) => continue,
             Some(Err(_)) => None,
             None => return,

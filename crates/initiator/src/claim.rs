@@ -67,7 +67,7 @@ impl Claimed {
         Claim { granted, ..Claim::clone(claim) }
     }
 
-    /// Returns the version of the CLAIM OUT parameter list that the unit understands.
+    /// Returns the version of the CLAIM OUT parameter list to send, which depends on what the unit understands.
     pub(crate) fn list(&self) -> List {
         if self.inner.lock().is_old { List::Old } else { List::Confirmed }
     }
@@ -109,13 +109,13 @@ impl Claimed {
         (!inner.is_old && confirmed > inner.advanced).then_some(confirmed)
     }
 
-    /// Notes that the unit has confirmed numbers up to this one on stable storage.
+    /// Records that the unit has stored the confirmed write number `confirmed`.
     pub(crate) fn note_advanced(&self, confirmed: u64) {
         let mut inner = self.inner.lock();
         inner.advanced = inner.advanced.max(confirmed);
     }
 
-    /// Forgets the claim after its release, so that no later session presents it.
+    /// Forgets the claim after its release, so that later sessions do not present it to the unit.
     pub(crate) fn clear(&self) {
         *self.inner.lock() = RemoteClaimState::default();
     }
@@ -242,7 +242,7 @@ impl ClaimOutReply {
 pub(crate) const LOST: &str =
     "the unit has granted a claim of this log before, but no longer supports claims";
 
-/// The version of the CLAIM OUT parameter list that a unit is sent.
+/// The version of the parameter list that CLAIM OUT sends to a unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum List {
     /// Version 2, which has the number of the confirmed write.
@@ -257,7 +257,7 @@ pub(crate) fn knows_no_confirmed(sense: &Sense) -> bool {
     sense.key == SenseKey::IllegalRequest && matches!(sense.asc, 0x1a | 0x26)
 }
 
-/// Builds a CLAIM OUT command with this action and the parameters of `claim`.
+/// Encodes a CLAIM OUT command with this action and the parameters of `claim`.
 pub(crate) fn out(action: ClaimAction, claim: &Claim, list: List) -> (Cdb, DataPhase) {
     let owner = printable_owner(claim);
     let most = claim.predecessors.len().min(Claim::MOST_PREDECESSORS);
@@ -291,10 +291,10 @@ fn printable_owner(claim: &Claim) -> String {
 /// gateway made that claim is then missing.
 pub const OURSELVES: &str = "(this gateway itself)";
 
-/// Part of the reason if another gateway has the claim, in another log.
+/// Text in the reason of a refusal because another gateway has claimed the unit, with another log.
 pub const DATA_ELSEWHERE: &str = "its dirty data is with";
 
-/// Part of the reason if another gateway uses a copy of the same log.
+/// Text in the reason of a refusal because another gateway uses a copy of the same log.
 pub const COPY_IN_USE: &str = "uses a copy of this log";
 
 /// Part of the reason of a refused claim if the node was restored from an older backup.
@@ -312,7 +312,7 @@ pub async fn claim_of(settings: &Settings) -> Result<Option<ClaimReport>, Error>
     Ok(ClaimReport::from_bytes(&told.into_bytes()).filter(|_| is_good))
 }
 
-/// Builds a CLAIM IN command.
+/// Encodes a CLAIM IN command, which asks the unit for the claim in force.
 pub(crate) fn r#in() -> (Cdb, DataPhase) {
     let length = ClaimReport::MOST_BYTES as u16;
     let command = VendorCommand::ClaimIn { allocation_length: length };

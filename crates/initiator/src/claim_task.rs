@@ -56,7 +56,7 @@ impl RemoteSession {
                 Some(_) => Holding::Refused(self.who_has_it(sense, &claim).await),
                 None => return Err(CommandError::Check(sense)),
             },
-            // Return: the watch task or the next session presents the claim again.
+            // Give up for now: the watch task or the next session presents the claim again.
             Err(CommandError::Away(_) | CommandError::Unreachable(_) | CommandError::Busy) => {
                 Holding::Waiting
             }

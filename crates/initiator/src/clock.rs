@@ -1,4 +1,4 @@
-//! The time for this crate: from tokio, so that tests can pause it.
+//! The clock of this crate, which is tokio's, so that tests can pause it.
 
 use std::time::Instant;
 

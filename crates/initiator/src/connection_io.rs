@@ -1,4 +1,4 @@
-//! One TCP connection: its socket and its decoder.
+//! A TCP connection of a session: its socket, and the decoder of received PDUs.
 
 use std::{
     ops::AddAssign,
@@ -80,14 +80,14 @@ impl InitiatorConnectionIo {
         Self { stream, decoder, cid: login.cid, bytes_in: 0, bytes_out: 0, progress }
     }
 
-    /// Makes this socket use the session's congestion control.
+    /// Applies the congestion control of the session to the socket of this connection.
     pub(crate) fn take_into(&self, congestion: &SessionCongestion) {
         if let Some(reason) = congestion.take_in(&self.stream) {
             tracing::warn!(%reason, "using the kernel's default congestion control instead");
         }
     }
 
-    /// Limits the bytes in the kernel's send queue that are not sent yet.
+    /// Limits the bytes that wait in the kernel's send queue and are not sent yet.
     pub(crate) fn limit_unsent(&self, bytes: u32) {
         // Ignore an error. Commands may then wait longer; if the socket is broken, its next write reports that.
         let _ = self.stream.limit_unsent(bytes);

@@ -22,7 +22,7 @@ pub struct DiscoveredTarget {
 #[derive(Clone, Debug)]
 pub struct ListedUnit {
     pub lun: u16,
-    /// The description of the unit, or the reason why it cannot be used.
+    /// The properties of the unit, or the reason why they cannot be read.
     pub facts: Result<UnitDescription, Error>,
 }
 
@@ -35,7 +35,7 @@ pub async fn discover(settings: &Settings) -> Result<Vec<DiscoveredTarget>, Erro
     parse_targets(&answer, &settings.portal)
 }
 
-/// Asks a target for its units, and each unit for its description. Ignores `settings.lun`.
+/// Asks a target for its units, and each unit for its properties. Ignores `settings.lun`.
 pub async fn list_units(settings: &Settings) -> Result<Vec<ListedUnit>, Error> {
     let mut settings = Settings { lun: 0, ..settings.clone() };
     let mut socket = SessionIo::open(&settings, false).await?;
@@ -100,7 +100,7 @@ fn parse_targets(text: &[u8], asked: &str) -> Result<Vec<DiscoveredTarget>, Erro
                 let target = targets.last_mut().ok_or(wrong("an address before any target"))?;
                 target.portals.push(address.to_owned());
             }
-            // Ignore other keys, which RFC 7143 allows.
+            // Ignore keys other than TargetName and TargetAddress, which RFC 7143 allows.
             Some(_) => {}
             None => return Err(wrong("text that is not key=value")),
         }

@@ -29,12 +29,12 @@ use crate::{
     verified_session::{ExpectedUnit, VerifiedSession, attempt},
 };
 
-/// A message from a [`crate::RemoteSession`] to its driver.
+/// A request of a [`crate::RemoteSession`] to the task that drives it.
 pub(crate) enum Message {
     Job(Job),
-    /// Verify the unit in a new session: another unit may have replaced it.
+    /// Verify the unit in a new session, because another unit may have replaced it.
     Judge,
-    /// Complete the commands in progress, log out, and end the driver.
+    /// Wait for the commands in progress, log out, and end the driver.
     Close,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct InitiatorDriver {
 enum ConnectionEnd {
     /// The driver was asked to close the session, and has logged out.
     Closed,
-    /// The session was lost. Do not connect again before `wait` has passed.
+    /// The session was lost, for this reason. Wait for the time `wait` before the next attempt to connect.
     Lost { reason: Arc<str>, wait: Duration },
 }
 
@@ -153,7 +153,7 @@ impl InitiatorDriver {
         self.shared.look_at_size.notify_one();
     }
 
-    /// Sends the commands of callers through one session until the session ends.
+    /// Sends the commands of callers through one session, until that session ends.
     async fn serve(&mut self, live: VerifiedSession) -> ConnectionEnd {
         let VerifiedSession { settings, mut io, facts } = live;
         self.pending.lun = Lun::from_number(settings.lun).unwrap_or_default();
@@ -252,7 +252,7 @@ impl InitiatorDriver {
             tokio::select! {
                 biased;
                 () = io.exchange() => {
-                    // Process the responses that arrived before an error: their commands have ended.
+                    // Process the responses that were received before the error: their commands are complete.
                     if let Some(end) = self.handle_events(io, counted)? {
                         return Ok(end);
                     }
@@ -408,7 +408,7 @@ impl InitiatorDriver {
         }
         match changed {
             _ if end.is_some() => Ok(end),
-            // A new session reads the description again and verifies the unit.
+            // Fail, so that a new session is opened: it reads the properties of the unit again and verifies them.
             Some(sense) => Err(Error::unit(format!("it reports a change: {sense}"))),
             None => not_served.map_or(Ok(None), |sense| Err(Error::NotServed(sense))),
         }
@@ -439,7 +439,7 @@ impl InitiatorDriver {
         if let Some(blocks) = self.shared.blocks() {
             self.expected.blocks = blocks;
         }
-        // If set, calls fail with this error at once instead of waiting.
+        // If set, calls fail with this error at once instead of waiting for the next session.
         let mut verdict: Option<CommandError> = None;
         let mut is_reported = false;
         loop {
@@ -496,7 +496,7 @@ impl InitiatorDriver {
                 warn!(target = self.settings.target, %reason, "the claim is refused");
                 self.shared.state.send_replace(LinkState::Fenced(reason.clone()));
                 *verdict = Some(CommandError::Fenced(reason.clone()));
-                // A refused claim is final.
+                // The unit has refused the claim, which is final: stop connecting.
                 return true;
             }
             error if needs_somebody(error) => {
@@ -515,7 +515,7 @@ impl InitiatorDriver {
                 if is_refused(error) && (!self.settings.has_choice() || verdict.is_some()) {
                     self.report_refusal(is_reported, &error.to_string());
                 }
-                // If calls fail already, they fail with this newer error from now on.
+                // Calls fail already. From now on, let them fail with this newer error.
                 if let Some(CommandError::Unreachable(reason)) = verdict {
                     *reason = error.to_string().into();
                 }
@@ -524,7 +524,7 @@ impl InitiatorDriver {
         false
     }
 
-    /// Returns the time at which calls fail if there is no session until then.
+    /// Returns the time from which on calls fail if no session exists by then.
     fn give_up_at(&self) -> Instant {
         match &*self.shared.state.borrow() {
             LinkState::Down { since, .. } => *since + self.settings.give_up_after,

@@ -37,7 +37,6 @@ pub enum Error {
     /// The operating system reports that the connection is broken.
     #[error("the connection is broken: {0}")]
     Io(Arc<str>),
-    /// The iSCSI state machine had to end the session or the connection.
     #[error("the connection was dropped: {0}")]
     Dropped(#[from] initiator::InitiatorSessionError),
     /// The unit has answered a command in a way that makes the unit unusable.
@@ -46,10 +45,10 @@ pub enum Error {
     /// The unit exists, but is not served at this portal: NOT READY, manual intervention required.
     #[error("the unit is not served at this portal: {0}")]
     NotServed(Sense),
-    /// Another unit was found in place of the expected one.
+    /// The target has another unit where the expected one was.
     #[error("{0}")]
     Changed(Arc<str>),
-    /// The unit has another owner: our claim is refused.
+    /// Another gateway has the exclusive right to write the unit: the unit refuses this gateway's claim.
     #[error("{0}")]
     Fenced(Arc<str>),
     /// A login at this portal would not end the lost session, which may still execute late writes. No command is sent
@@ -68,7 +67,7 @@ pub(crate) fn is_not_served(sense: &Sense) -> bool {
 }
 
 impl Error {
-    /// Returns the seconds to wait before connecting again, if the target has specified them.
+    /// Returns the seconds to wait before the next connection attempt, if the target has stated a time.
     pub(crate) fn time2wait(&self) -> Option<u16> {
         match self {
             Self::Dropped(error) => error.time2wait(),
@@ -99,16 +98,16 @@ impl From<codec::CodecError> for Error {
 /// The reason why a command failed, after all retries.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CommandError {
-    /// There is no connection, and the command was never sent.
+    /// Without a connection, the command was not sent.
     #[error("{0}")]
     Away(Arc<str>),
-    /// The command was sent and not answered. It may have been performed.
+    /// The target has not answered the command, which may have been executed.
     #[error("{0}")]
     Unreachable(Arc<str>),
     /// Another unit was found in place of the expected one. The command is not sent to it.
     #[error("{0}")]
     Changed(Arc<str>),
-    /// The unit has another owner. The command is not sent to it.
+    /// Another gateway has the exclusive right to write the unit, so the command was not sent.
     #[error("{0}")]
     Fenced(Arc<str>),
     /// The target was busy until the time-out. The command was not performed.
@@ -117,10 +116,10 @@ pub enum CommandError {
     /// The command may be sent only once, and it is not known if the target has performed it.
     #[error("the command cannot be sent again: {0}")]
     NotRepeated(Arc<str>),
-    /// The command ended with CHECK CONDITION and this sense data.
+    /// The command failed with status CHECK CONDITION and this sense data.
     #[error("{0}")]
     Check(Sense),
-    /// The command ended with a status other than GOOD, and without sense data.
+    /// The command failed with this status, which is not GOOD, and without sense data.
     #[error("the target ended the command with {0:?}")]
     Status(ScsiStatus),
     /// The command ended without a SCSI status.
@@ -169,13 +168,13 @@ impl CommandError {
                 (SenseKey::DataProtect, 0x27, 0x88) => volume::Error::Device(HALF_AN_EPOCH.into()),
                 (SenseKey::DataProtect, ..) => volume::Error::ReadOnly,
                 (SenseKey::IllegalRequest, 0x21, 0x00) => volume::Error::OutOfRange(extent),
-                // The storage below the target does not answer now; the command was not performed.
+                // The storage below the target does not answer at present, and the command was not executed.
                 (SenseKey::NotReady | SenseKey::UnitAttention, ..) => volume::Error::Away(reason),
                 // The storage below the target stopped answering during the command, which may have been performed.
                 (SenseKey::AbortedCommand, ..) => volume::Error::Unreachable(reason),
                 _ => volume::Error::Device(reason),
             },
-            // It is not known if the command was performed.
+            // The command may or may not have been executed.
             Self::Failed(CommandFailure::TimedOut) | Self::Status(ScsiStatus::TaskAborted) => {
                 volume::Error::Unreachable(reason)
             }

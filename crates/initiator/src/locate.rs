@@ -15,9 +15,9 @@ pub type Locating<'a> = Pin<Box<dyn Future<Output = Result<IscsiLocation, Arc<st
 /// The location of a volume: the target and unit that serve it, and the portals of the target.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct IscsiLocation {
-    /// `host:port` of each portal, to be tried in this order.
+    /// The portals as `host:port`, in the order in which to try them.
     pub portals: Vec<String>,
-    /// The target's iSCSI name.
+    /// iSCSI name of the target that serves the volume.
     pub target: String,
     /// The logical unit, 0 to 16383.
     pub lun: u16,

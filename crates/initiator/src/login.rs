@@ -71,7 +71,7 @@ enum LoginOrRedirect {
     Elsewhere(String),
 }
 
-/// Opens a connection. Also returns the host name of its portal.
+/// Connects to a portal. Returns the socket and the host name of the portal.
 async fn connect(portal: &str, settings: &Settings) -> Result<(TcpStream, String), Error> {
     let failed = |reason: String| Error::Connect { portal: portal.into(), reason: reason.into() };
     let (host, port) = parse_portal(portal).map_err(|reason| failed(reason.to_owned()))?;

@@ -1,4 +1,4 @@
-//! Adds connections to a session until it has the wanted number.
+//! Adds connections to a session until it has the configured number.
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Instant};
 
@@ -10,7 +10,7 @@ use crate::{
     session_io::SessionIo,
 };
 
-/// Adds connections to a session while it has fewer than it wants.
+/// Adds connections to a session while it has fewer than the configured number.
 pub(crate) struct MissingConnections {
     settings: Arc<Settings>,
     wanted: usize,
@@ -91,7 +91,7 @@ impl MissingConnections {
         self.added = now();
     }
 
-    /// Returns true if the connection that was just added replaces a lost one.
+    /// Returns true if the connection that was added last replaces one that was lost.
     pub(crate) fn replaces(&mut self) -> bool {
         let replaces = self.present <= self.most;
         self.most = self.most.max(self.present);

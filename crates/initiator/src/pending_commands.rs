@@ -57,7 +57,7 @@ pub(crate) struct Job {
     pub(crate) source: Option<Arc<dyn CommandSource>>,
 }
 
-/// Whether a command may be sent again after its session was lost.
+/// Whether the initiator may send a command again after the session was lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CommandRepetition {
     Allowed,
@@ -96,15 +96,15 @@ impl Job {
 struct PendingCommand {
     job: Job,
     reach: ChangedBlocks,
-    /// True while the session has the command in its queue or in flight.
+    /// True while the session has the command in its queue or has sent it.
     sent: bool,
-    /// True if the command was ever sent, so that it may have been performed.
+    /// True if the command was sent at least once, so that the target may have executed it.
     begun: bool,
     /// The time when the command was last passed to the session; before, the time when its bytes were made.
     submitted: Instant,
     /// The generation of the session for which the bytes of the command were made.
     made_in: u64,
-    /// The time when the target first answered that it was busy.
+    /// The time of the target's first answer BUSY to this command.
     busy_since: Option<Instant>,
     attentions: u32,
     aborts: u32,
@@ -115,16 +115,16 @@ struct PendingCommand {
 pub(crate) struct PendingTable {
     jobs: HashMap<u64, PendingCommand>,
     next_tag: u64,
-    /// The tags of the commands that may be sent now, in order.
+    /// The tags of commands that can be sent at once, in order.
     backlog: VecDeque<u64>,
-    /// The tags of commands that are sent again later, each with the time.
+    /// The tags of commands that are to be sent again later, each with the time for that.
     delayed: Vec<(Instant, u64)>,
     /// The tags of writes that wait for earlier writes to the same blocks, in order.
     held: VecDeque<u64>,
     /// The blocks of the writes that have begun: see [`PendingTable::next`].
     begun: Vec<(u64, ChangedBlocks)>,
     pub(crate) lun: Lun,
-    /// True if the unit may be served at other portals.
+    /// True if other portals may serve the unit as well.
     pub(crate) has_choice: bool,
     command_time_out: Duration,
     busy_time_out: Duration,
@@ -160,7 +160,7 @@ const MOST_AGE: Duration = Duration::from_secs(5);
 /// The first and the longest pause before a command is sent to a busy target again. Each pause is twice as long as the
 /// one before.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
-/// The longest pause before a command is sent to a busy target again.
+/// Maximum pause before a command is sent again to a target that was busy.
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl PendingTable {
@@ -186,7 +186,7 @@ impl PendingTable {
         self.jobs.len()
     }
 
-    /// Adds a command behind all others.
+    /// Adds a command to the end of the queue.
     pub(crate) fn add(&mut self, job: Job, now: Instant) {
         let tag = self.next_tag;
         self.next_tag += 1;
@@ -254,7 +254,7 @@ impl PendingTable {
         })
     }
 
-    /// Removes and returns the first waiting write that no other write delays any more.
+    /// Removes and returns the first waiting write that no earlier write delays any more.
     fn next_held(&mut self) -> Option<u64> {
         let is_free = |at: &usize| {
             let tag = self.held[*at];

@@ -25,11 +25,11 @@ struct LastSentPing {
     written: u64,
 }
 
-/// The progress of a connection at one moment, in bytes.
+/// Number of bytes that were transferred on a connection up to one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionProgress {
     pub(crate) read: u64,
-    /// The number of sent bytes that the other host has acknowledged.
+    /// Number of sent bytes that the host of the target has acknowledged (TCP).
     pub(crate) acknowledged: u64,
 }
 
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(scene.look(20, 0, 300), Some(20));
         scene.give();
         assert_eq!(scene.look(20, 0, 700), Some(20), "the ping waits behind it");
-        // Output after the ping is written, and the target's host acknowledges it.
+        // Send data after the ping, and let the host of the target acknowledge this data.
         scene.progress.note_written(Some(1000), 3000, 4000);
         assert_eq!(scene.look(20, 0, 2100), Some(20), "with the ping");
         assert_eq!(scene.look(20, 0, 2200), None);

@@ -23,7 +23,7 @@ use crate::{
 /// The most unit attention conditions in a row that are accepted from a new nexus (as in open-iscsi and libiscsi).
 pub(crate) const MOST_UNIT_ATTENTIONS: u32 = 10;
 
-/// The pause before a unit that is busy or not ready is asked again.
+/// Pause before a command is repeated to a unit that was busy or not ready.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Reads the description of the unit of `settings`, which is a disk or an object drive.
@@ -141,7 +141,7 @@ impl Ask<'_> {
         Inquiry::parse(&data.ok_or_else(|| Error::unit("it refuses INQUIRY"))?)
     }
 
-    /// Returns the identity of the unit, which has these VPD pages.
+    /// Returns the identity of the unit, which supports the VPD pages `pages`.
     async fn identity(&mut self, inquiry: &Inquiry, pages: &[u8]) -> Result<String, Error> {
         if pages.contains(&0x83)
             && let Some(identity) = unit_description::designator(&self.vpd(0x83).await?)
@@ -225,7 +225,7 @@ impl Ask<'_> {
         Ok(unit_description::vpd_body(page, &data).unwrap_or_default().to_vec())
     }
 
-    /// Returns a VPD page with its header.
+    /// Reads a VPD page of the unit, and returns it with its header.
     async fn vpd_page(&mut self, page: u8) -> Result<Vec<u8>, Error> {
         let command =
             Command::Primary(PrimaryCommand::Inquiry { page: Some(page), allocation_length: 512 });

@@ -24,7 +24,7 @@ pub(crate) struct ScsiCommandEnd {
 /// Returns the reservation key for an opening of a log. The upper half of the key identifies the log, and the lower
 /// half is its generation.
 pub(crate) fn key(claim: &Claim) -> u64 {
-    // Use FNV-1a, since its result does not depend on the compiler.
+    // Use FNV-1a, whose result does not depend on the version of the compiler.
     let hash = claim.instance.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
@@ -142,7 +142,7 @@ impl Reserving {
     }
 }
 
-/// Builds the command that removes the registration, and with it the reservation.
+/// Encodes the command that removes this initiator's registration and thus also its reservation.
 pub(crate) fn give_back(claim: &Claim) -> (Cdb, DataPhase) {
     out(ReserveAction::Register, &OutParameters { key: key(claim), ..OutParameters::default() })
 }

@@ -51,7 +51,7 @@ impl RemoteSession {
         Self::open_kind(settings, UnitKind::Disk).await
     }
 
-    /// Logs in to a unit of this kind. See [`Self::open`].
+    /// Logs in to a unit, which must be of the kind `wanted`. See [`Self::open`].
     pub(crate) async fn open_kind(mut settings: Settings, wanted: UnitKind) -> Result<Self, Error> {
         settings.queue_depth = settings.queue_depth.max(1);
         let live = connect(&settings).await?;
@@ -81,7 +81,7 @@ impl RemoteSession {
     ) -> Self {
         settings.queue_depth = settings.queue_depth.max(1);
         let shared = Arc::new(RemoteSessionState::new(now()));
-        // This queue and the driver's table each hold `queue_depth` commands.
+        // The message queue and the driver's table of commands hold `queue_depth` commands each.
         let (messages, receiver) = mpsc::channel(settings.queue_depth);
         tokio::spawn(capacity_refresh::follow(messages.downgrade(), Arc::clone(&shared)));
         let driver = InitiatorDriver::new(Arc::new(settings), receiver, shared.clone(), expected);
@@ -169,7 +169,7 @@ impl RemoteSession {
         Arc::clone(&self.shared)
     }
 
-    /// Returns the claim that is presented after every login.
+    /// Returns the claim that each new session presents to the unit after its login.
     pub(crate) fn claimed(&self) -> &Claimed {
         &self.shared.claimed
     }
@@ -194,7 +194,7 @@ impl RemoteSession {
         Some((now().saturating_duration_since(since), "pings are not answered".into()))
     }
 
-    /// Returns a receiver that reports changes of the link state.
+    /// Returns a receiver of the link state, which is notified of each change.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<LinkState> {
         self.shared.state.subscribe()

@@ -1,4 +1,4 @@
-//! The protocol state of a session together with the sockets of its connections.
+//! The protocol state of a session, and the sockets of its connections.
 
 use std::{
     future::poll_fn,
@@ -37,9 +37,9 @@ pub(crate) struct SessionIo {
     tsih: Tsih,
     /// The address of the portal to which the session is logged in, after redirects.
     pub(crate) portal: String,
-    /// The tag of the portal group, if the target has reported it.
+    /// The tag of the target's portal group; `None` if the target has not reported it.
     pub(crate) tpgt: Option<u16>,
-    /// The congestion state that the connections share.
+    /// The congestion state that all connections of the session share.
     pub(crate) congestion: Arc<SessionCongestion>,
     /// The reason why a connection was lost, for the last one that was lost. It is more precise than the reason that
     /// the state machine reports.
@@ -99,13 +99,13 @@ impl SessionIo {
         })
     }
 
-    /// Returns what a further connection needs to log in to this session.
+    /// Returns the parameters with which another connection logs in to this session.
     pub(crate) fn next_join(&self) -> LoginPurpose {
         let (cid, cmd_sn) = (self.session.next_cid(), self.session.cmd_sn());
         LoginPurpose::Join { portal: self.portal.clone(), tsih: self.tsih, cid, cmd_sn }
     }
 
-    /// Adds a connection that has logged in to this session.
+    /// Adds a connection to this session. The connection has completed its login.
     pub(crate) fn join(&mut self, logged_in: LoggedIn) {
         self.session.join(joined(&logged_in.established), now());
         logged_in.socket.take_into(&self.congestion);
@@ -117,7 +117,7 @@ impl SessionIo {
         self.sockets.len()
     }
 
-    /// Returns the CID of each connection and the bytes that it has carried.
+    /// Returns the CID of each connection, and the number of bytes that it has transferred.
     pub(crate) fn traffic(&self) -> impl Iterator<Item = (Cid, ConnectionTraffic)> {
         self.sockets.iter().map(|socket| (socket.cid, socket.traffic()))
     }
@@ -148,7 +148,7 @@ impl SessionIo {
     pub(crate) fn pump(&mut self) {
         loop {
             self.session.transmit();
-            // If a socket has accepted all output, the state machine may make more PDUs.
+            // Repeat while a socket has accepted all its output: the state machine may then produce more PDUs.
             let mut again = false;
             let mut broken = None;
             for socket in &mut self.sockets {
@@ -194,7 +194,7 @@ impl SessionIo {
         has_news
     }
 
-    /// Returns when [`SessionIo::handle_timeout`] is due.
+    /// Returns the time at which [`SessionIo::handle_timeout`] has to be called.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let is_asked = |socket: &&InitiatorConnectionIo| self.session.asked(socket.cid).is_some();
         let looks =
@@ -222,7 +222,7 @@ impl SessionIo {
         Some(event)
     }
 
-    /// Removes a failed connection from the session, counts it, and records the error.
+    /// Removes a failed connection from the session, counts the failure, and keeps its error.
     fn fail(&mut self, cid: Cid, error: Error) {
         let Some(at) = self.sockets.iter().position(|socket| socket.cid == cid) else { return };
         let socket = self.sockets.remove(at);

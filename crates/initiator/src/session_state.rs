@@ -15,25 +15,25 @@ use transport::SessionCongestion;
 
 use crate::{InitiatorConnectionStats, InitiatorStatistics, UnitDescription, claim::Claimed};
 
-/// The state of the link between initiator and target.
+/// Whether the initiator has a session with the target.
 #[derive(Clone, Debug)]
 pub enum LinkState {
-    /// There is no session. Attempts to connect continue.
+    /// The initiator has no session, and continues to connect.
     Down {
-        /// The time when this state began.
+        /// The time at which the session was lost, or at which connecting began.
         since: Instant,
         /// The reason of the last failure.
         reason: Arc<str>,
         /// True if calls no longer wait for a connection, but fail at once.
         given_up: bool,
     },
-    /// There is a session with at least one connection.
+    /// The initiator has a session with at least one connection.
     Up,
     /// Another unit was found in place of the expected one. Calls fail at once, but the driver continues its attempts.
     Changed(Arc<str>),
     /// The unit has another owner. Calls fail at once, and the driver does not log in again.
     Fenced(Arc<str>),
-    /// The session was closed by its owner.
+    /// The caller has closed the session.
     Closed,
 }
 
@@ -52,13 +52,13 @@ pub(crate) struct RemoteSessionState {
     /// The congestion control of the current session.
     pub(crate) congestion: Mutex<Option<Arc<SessionCongestion>>>,
     generation: AtomicU64,
-    /// Number of blocks of the unit; 0 if it is not known.
+    /// Number of blocks of the unit; 0 if it is unknown.
     blocks: AtomicU64,
     /// Wakes [`crate::capacity_refresh::follow`] when a caller requests a check of the unit's capacity.
     pub(crate) look_at_size: Notify,
-    /// True if the unit has reported a change of its capacity.
+    /// Set when the unit has reported that its capacity has changed.
     pub(crate) size_changed: AtomicBool,
-    /// The claim that the session presents after every login.
+    /// The claim that each new session presents to the unit after its login.
     pub(crate) claimed: Claimed,
 }
 
@@ -87,7 +87,7 @@ impl RemoteSessionState {
         *self.facts.lock() = Some(Arc::new(facts));
     }
 
-    /// Returns the number of blocks of the unit; `None` if it is not known.
+    /// Returns the number of blocks of the unit; `None` if it is unknown.
     pub(crate) fn blocks(&self) -> Option<u64> {
         Some(self.blocks.load(Ordering::Acquire)).filter(|blocks| *blocks > 0)
     }

@@ -21,7 +21,7 @@ use crate::{
     url::Url,
 };
 
-/// The settings of one session with one unit of one target.
+/// The settings of a session with one unit of a target.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The portal's address, `host:port`, IPv6 in brackets.
@@ -31,7 +31,7 @@ pub struct Settings {
     /// commands are sent again. Or they must belong to gateways of which only one at a time accepts writes. Default:
     /// none.
     pub other_portals: Vec<String>,
-    /// The target's iSCSI name.
+    /// iSCSI name of the target.
     pub target: String,
     /// The logical unit, 0 to 16383.
     pub lun: u16,
@@ -92,7 +92,7 @@ pub struct Settings {
     pub back_off_max: Duration,
     /// The times and time-outs of pings (NOP-Out).
     pub timing: ConnectionTiming,
-    /// Buffer sizes and other options of the socket.
+    /// Buffer sizes and other socket options.
     pub socket: SocketOptions,
     /// The congestion control of the connections, from the end of the login on. Discovery sessions do not use it.
     /// Default: the kernel's default.
@@ -154,7 +154,7 @@ impl Settings {
         Some(Self { other_portals: other_portals.to_vec(), ..one })
     }
 
-    /// Returns an ISID that depends on `seed` only, such as a cache's instance id.
+    /// Derives an ISID from `seed` alone, which may be the instance id of a cache.
     #[must_use]
     pub fn lasting_isid(seed: &str) -> Isid {
         // Use FNV-1a: the ISID must not change with the compiler, as the hashers of std may.

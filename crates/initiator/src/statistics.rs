@@ -1,4 +1,4 @@
-//! Counters of a session, from its opening on, over all its connections and reconnects.
+//! Counters of a session since it was opened, summed over all its connections and reconnects.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub struct InitiatorStatistics {
     pub calls: InitiatorCallCounters,
     /// The PDUs and bytes that crossed the link.
     pub traffic: InitiatorTrafficCounters,
-    /// Losses on the link, and commands that were sent again.
+    /// Counters of losses on the link, and of commands that were sent again.
     pub recovery: InitiatorRecoveryCounters,
     /// The compression of the current or the last session.
     pub compression: Option<Compression>,
@@ -19,23 +19,23 @@ pub struct InitiatorStatistics {
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorCallCounters {
-    /// Number of answered READ commands.
+    /// Number of READ commands that the target has answered.
     pub reads: u64,
-    /// Number of answered WRITE commands.
+    /// Number of WRITE commands that the target has answered.
     pub writes: u64,
     /// Number of answered SYNCHRONIZE CACHE commands.
     pub flushes: u64,
-    /// Number of answered UNMAP and WRITE SAME commands.
+    /// Number of UNMAP and WRITE SAME commands that the target has answered.
     pub discards: u64,
-    /// Number of all other answered commands.
+    /// Number of all other commands that the target has answered.
     pub others: u64,
     /// Number of commands that failed after all retries.
     pub failures: u64,
-    /// Commands sent again because the target was busy or had aborted them.
+    /// Number of times that a command was sent again because the target was busy or had aborted it.
     pub retries: u64,
     /// Commands that the target did not answer within the time-out.
     pub time_outs: u64,
-    /// Times from the submission of a command to its answer.
+    /// The times between the submission of commands and their answers.
     pub round_trips: RoundTrips,
 }
 
@@ -48,49 +48,49 @@ pub struct InitiatorTrafficCounters {
     pub sizes_out: PduSizes,
     /// PDUs received in full feature phase, by size.
     pub sizes_in: PduSizes,
-    /// Bytes sent, headers included.
+    /// Number of bytes sent, including headers, before compression.
     pub bytes_out: u64,
-    /// Bytes received, headers included.
+    /// Number of bytes received, including headers, after decompression.
     pub bytes_in: u64,
-    /// Bytes sent on the link. With compression they are fewer than `bytes_out`.
+    /// Number of bytes sent on the link. With compression, this is less than `bytes_out`.
     pub link_bytes_out: u64,
-    /// Bytes received on the link. With compression they are fewer than `bytes_in`.
+    /// Number of bytes received on the link. With compression, this is less than `bytes_in`.
     pub link_bytes_in: u64,
-    /// Answered R2Ts. Each of them makes its write wait for one round trip.
+    /// Number of R2Ts that the initiator has answered. Each one delays its write by a round trip.
     pub r2ts: u64,
 }
 
-/// Counters of losses on the link and of what repaired them.
+/// Counters of losses on the link, and of the repairs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorRecoveryCounters {
-    /// Connections that have failed.
+    /// Number of connections that have failed.
     pub connections_lost: u64,
     /// Connections that replaced a failed one, in the same session or in a new one.
     pub reconnects: u64,
-    /// Commands that TASK REASSIGN moved to another connection (error recovery level 2).
+    /// Number of commands that TASK REASSIGN has moved to another connection (error recovery level 2).
     pub reassigned: u64,
-    /// Commands sent again because the target had not received them.
+    /// Number of commands that were sent again because the target had not received them.
     pub resent: u64,
     /// Requests for lost or damaged PDUs (error recovery level 1).
     pub snacks: u64,
     /// Data PDUs that arrived with a wrong digest.
     pub digest_errors: u64,
-    /// Commands sent again because their connection was lost.
+    /// Number of commands that were sent again because their connection was lost.
     pub replays: u64,
-    /// Commands sent again because of a unit attention.
+    /// Number of commands that were sent again because of a unit attention condition.
     pub unit_attentions: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InitiatorConnectionStats {
     pub cid: u16,
-    /// The number of commands in flight on this connection.
+    /// Number of commands in flight on this connection.
     pub commands: u32,
-    /// The bytes of data of the commands in flight on this connection.
+    /// Number of data bytes of the commands in flight on this connection.
     pub bytes: u64,
-    /// Bytes sent, headers included.
+    /// Number of bytes sent on this connection, including headers.
     pub bytes_out: u64,
-    /// Bytes received, headers included.
+    /// Number of bytes received on this connection, including headers.
     pub bytes_in: u64,
 }
 
@@ -101,7 +101,7 @@ pub struct RoundTrips {
     pub count: u64,
     /// Sum of the durations in microseconds.
     pub sum_us: u64,
-    /// The longest duration in microseconds.
+    /// The longest time in microseconds.
     pub max_us: u64,
     /// `classes[i]` counts the durations from 2^(i-1) up to less than 2^i microseconds; the last class has no upper
     /// bound.
@@ -118,7 +118,7 @@ impl RoundTrips {
         self.classes[class.min(self.classes.len() - 1)] += 1;
     }
 
-    /// Returns the mean in microseconds; 0 if there are no commands.
+    /// Returns the mean time in microseconds; 0 without commands.
     #[must_use]
     pub fn mean_us(&self) -> u64 {
         self.sum_us.checked_div(self.count).unwrap_or(0)

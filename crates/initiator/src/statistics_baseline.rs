@@ -4,7 +4,7 @@ use iscsi::{Cid, session::initiator::InitiatorPduCounters};
 
 use crate::{InitiatorStatistics, connection_io::ConnectionTraffic, session_io::SessionIo};
 
-/// For each connection, its counters as they were last added to the statistics.
+/// The counters of each connection at the time when they were last added to the statistics.
 #[derive(Default)]
 pub(crate) struct StatisticsBaseline {
     connections: Vec<(Cid, InitiatorPduCounters)>,

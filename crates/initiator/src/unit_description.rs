@@ -21,7 +21,7 @@ pub struct UnitDescription {
     pub object_drive: Option<ObjectDriveDescription>,
     /// True if the unit supports FUA.
     pub fua: bool,
-    /// Maximum number of blocks in one command; `None` if the unit reports no limit.
+    /// Maximum number of blocks in one command; `None` if the unit does not report a limit.
     pub max_transfer_blocks: Option<u32>,
     /// True if the unit keeps the order of flushes and writes: a write of its claim's owner that arrives after a
     /// SYNCHRONIZE CACHE is performed after it.
@@ -43,9 +43,9 @@ pub struct ObjectDriveDescription {
 /// The device types that the initiator knows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum UnitKind {
-    /// Device type 00h.
+    /// A unit of device type 00h (block device).
     Disk,
-    /// Device type 11h.
+    /// A unit of device type 11h (object storage device).
     ObjectDrive,
 }
 
@@ -60,7 +60,7 @@ impl UnitDescription {
             identity,
             vendor: inquiry.vendor,
             product: inquiry.product,
-            // Without blocks, no flush and no write is ever sent because of this geometry.
+            // With a size of 0 blocks, no caller can write to the unit or flush it.
             geometry: Geometry { blocks: 0, ..Geometry::with_blocks(1) },
             object_drive: Some(object_drive),
             fua: true,
@@ -75,7 +75,7 @@ impl UnitDescription {
         if self.object_drive.is_some() { UnitKind::ObjectDrive } else { UnitKind::Disk }
     }
 
-    /// Returns an error if the unit is of another kind than `wanted`.
+    /// Fails if the unit is not of the kind `wanted`.
     pub(crate) fn check_kind(&self, wanted: UnitKind) -> Result<(), Error> {
         match (wanted, self.kind()) {
             (UnitKind::Disk, UnitKind::ObjectDrive) => {
@@ -89,7 +89,7 @@ impl UnitDescription {
     }
 }
 
-/// Standard INQUIRY data (SPC-4, 6.6.2).
+/// The standard INQUIRY data of the unit (SPC-4, 6.6.2).
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Inquiry {
     pub(crate) kind: UnitKind,
@@ -212,7 +212,7 @@ impl Capacity {
     }
 }
 
-/// The Block Limits VPD page (B0h; SBC-3, 6.6.4), without its header.
+/// The Block Limits VPD page of the unit (B0h; SBC-3, 6.6.4), without the header of the page.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RemoteBlockLimits {
     pub(crate) max_transfer_blocks: Option<u32>,

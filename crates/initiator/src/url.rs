@@ -11,7 +11,7 @@ pub struct Url {
     /// Portals as `host:port` for the system's resolver, IPv6 in brackets; the default port is 3260. 1 to 8 portals
     /// in the order in which they are to be tried.
     pub portals: Vec<String>,
-    /// The target's iSCSI name.
+    /// iSCSI name of the target; `None` if the URL names only a portal.
     pub target: Option<String>,
     /// The LUN, 0 to 16383. Present only if the URL has a target.
     pub lun: Option<u16>,

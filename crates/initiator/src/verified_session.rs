@@ -18,7 +18,7 @@ pub(crate) struct ExpectedUnit {
     pub(crate) blocks: u64,
 }
 
-/// A session whose unit was verified to be the expected one.
+/// A session with a unit that was verified to be the expected one.
 pub(crate) struct VerifiedSession {
     /// The settings with the location at which the unit was found.
     pub(crate) settings: Arc<Settings>,
@@ -51,7 +51,7 @@ impl ExpectedUnit {
             let reason = format!("the remote unit is {found}, and {expected} is expected");
             return Err(Error::Changed(reason.into()));
         }
-        // Accept a unit that has grown, which still has all of its old blocks.
+        // Accept a unit that has grown, since it still has all its former blocks.
         if found.block_size != self.block_size || found.blocks < self.blocks {
             let reason = format!(
                 "the remote unit {} has {} blocks of {} bytes, and {} of {} or more are expected",
@@ -112,7 +112,7 @@ pub(crate) async fn attempt(
     for place in settings.places().await? {
         match attempt_at(place, &expected, group, &shared).await {
             Ok(live) => return Ok(live),
-            // Try no other portal after a refused claim, which is final.
+            // Try no other portals: the unit has refused the claim, which is final.
             Err(error @ Error::Fenced(_)) => return Err(error),
             // Keep the error which says that another unit was found: the operator needs it more than the error of a
             // portal without an answer.
@@ -131,7 +131,7 @@ async fn attempt_at(
 ) -> Result<VerifiedSession, Error> {
     let mut live = connect_to(settings).await?;
     let mut taken = expected.check(&live.facts);
-    // Present the claim only to the expected unit.
+    // Present the claim only now that the unit is known to be the expected one.
     if taken.is_ok() {
         let presenting = shared.claimed.present(&mut live.io, &live.settings);
         let presented = timeout(live.settings.login_time_out, presenting).await;

@@ -30,7 +30,7 @@ impl VolatileWrites {
         *span = Some(join(*span, write));
     }
 
-    /// Forgets all writes, because the unit discards their data.
+    /// Forgets all unflushed writes, because the unit discards their data.
     pub(crate) fn forget(&mut self) {
         (self.current, self.lost) = (None, None);
     }

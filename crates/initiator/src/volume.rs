@@ -43,11 +43,11 @@ pub struct RemoteVolume {
     /// True if the unit has refused a WRITE SAME with UNMAP, although it reports that it supports the command.
     no_write_same: AtomicBool,
     no_lba_status: AtomicBool,
-    /// The number of blocks in an epoch, as the unit has last reported it.
+    /// Number of blocks in an atomic epoch of the unit, as the unit has last reported it.
     epoch_blocks: AtomicU64,
     /// True if a unit without claims is reserved instead, see [`Settings::reserve`].
     reserves: bool,
-    /// The task that checks the claim; runs from the first claim on.
+    /// The task that checks whether the claim is still in force; it starts with the first claim.
     watch: Mutex<Option<ClaimWatchTask>>,
 }
 
@@ -270,7 +270,7 @@ impl RemoteVolume {
     where
         F: Future<Output = Result<PerformedCommand, CommandError>>,
     {
-        // This error makes the caller send its writes again, and not only the flush.
+        // With this error, the caller sends its unflushed writes again before it flushes.
         let restarted = || {
             volume::Error::Device(
                 "the remote unit was restarted: writes that were not flushed may be lost".into(),
@@ -303,7 +303,7 @@ impl RemoteVolume {
         self.geometry.block_size
     }
 
-    /// Returns the maximum number of blocks of one command.
+    /// Returns the maximum number of blocks in one command.
     fn piece_blocks(&self, facts: &UnitDescription) -> u32 {
         let ours = (self.piece_bytes / self.block_size()).max(1);
         facts.max_transfer_blocks.map_or(ours, |theirs| theirs.min(ours))
@@ -355,7 +355,7 @@ impl Volume for RemoteVolume {
                 let written = writing.try_fold(WriteStability::NOTHING, join).await;
                 let written = written.map_err(|error| match is_alone {
                     true => error,
-                    // Another piece of the write may have been written.
+                    // The write was split into several commands, so another command may have written its blocks.
                     false => error.after_a_part(),
                 })?;
                 if durability == Durability::Volatile || written.stable {
@@ -368,7 +368,7 @@ impl Volume for RemoteVolume {
                 if flushed.generation == written.generation {
                     return Ok(());
                 }
-                // The unit was restarted between the write and the flush: write again.
+                // The unit has restarted between the write and the flush: repeat the write.
             }
             Err(volume::Error::Device("the remote unit restarts too often".into()))
         })
@@ -422,10 +422,10 @@ impl Volume for RemoteVolume {
     }
 }
 
-/// The combined result of the acknowledgments of one or several writes.
+/// Summarizes the acknowledgments of one or several writes.
 #[derive(Clone, Copy)]
 struct WriteStability {
-    /// The earliest generation in which one of the writes was acknowledged.
+    /// The lowest generation of the unit in which one of the writes was acknowledged.
     generation: u64,
     /// True if all of the writes are stable without a flush.
     stable: bool,

@@ -45,7 +45,7 @@ impl ChangedBlocks {
 /// The bytes of an object that an object command changes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ChangedObject {
-    /// PARTITION_ID and USER_OBJECT_ID.
+    /// PARTITION_ID and USER_OBJECT_ID of the object that the command changes.
     pub(crate) object: (u64, u64),
     pub(crate) first: u64,
     /// The position behind the last changed byte.

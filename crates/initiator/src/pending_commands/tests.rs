@@ -293,7 +293,7 @@ fn a_command_that_may_be_sent_once_does_not_outlive_its_session() {
     let unanswered: Vec<_> =
         std::iter::from_fn(|| table.next(now, &mut InitiatorStatistics::default())).collect();
     assert_eq!(unanswered.len(), 2);
-    // This command had not been sent when the session was lost.
+    // Add a command that is still in the queue when the session is lost.
     let waiting = add_once(&mut table, now);
     table.replay(unanswered, &mut statistics);
     table.generation = 2;
@@ -311,7 +311,7 @@ fn an_abandoned_command_is_not_sent() {
     assert_eq!(table.len(), 0);
 }
 
-/// Makes commands whose operation code counts how often they were made.
+/// Builds commands whose operation code is the number of commands built so far.
 struct Counting {
     made: std::sync::atomic::AtomicU8,
     changes: Option<ChangedObject>,
@@ -392,7 +392,7 @@ fn a_command_that_must_not_be_repeated_is_returned_after_a_lost_session() {
     table.replay(vec![sent], &mut statistics);
     assert!(table.next(now, &mut statistics).is_none());
     assert!(matches!(answer.try_recv().unwrap(), Err(CommandError::NotRepeated(_))));
-    // The target may have begun a command that it aborted.
+    // Abort the command at the target, which may have begun to execute it.
     let mut answer = add_made(&mut table, &source, CommandRepetition::Forbidden, now);
     let sent = table.next(now, &mut statistics).unwrap();
     let aborted = ended(ScsiStatus::CheckCondition, Some(SenseKey::AbortedCommand));

@@ -9,16 +9,16 @@ use crate::CommandError;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum CommandOutcomeKind {
-    /// The command was performed. Sense data, if there is any, is additional information.
+    /// The target has executed the command. Sense data, if any, is only additional information.
     Performed,
     /// The target answered with a unit attention condition. The command was not performed, and may be sent
     /// again.
     UnitAttention,
-    /// The target aborted the command. It was not performed, and may be sent again.
+    /// The target has aborted the command without executing it, so the command may be sent again.
     Aborted,
     /// The target or the unit cannot perform the command now. It was not performed, and may be sent again.
     Busy,
-    /// All outcomes that fit none of the other kinds.
+    /// The target has answered in any other way, so the command has failed.
     Failed,
 }
 
@@ -43,17 +43,17 @@ impl CommandOutcomeKind {
 /// The next step for a command that the session has completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum CommandVerdict {
-    /// The command succeeded: the caller gets its data.
+    /// The command has succeeded. Its caller receives the data.
     Performed,
     /// The command failed: the caller gets the outcome as an error.
     Failed,
     /// The caller gets an error with this reason. The command was not performed, but must not be sent again.
     NotRepeated(&'static str),
-    /// Send the command again: it was answered with a unit attention condition.
+    /// Send the command again, because it was answered with a unit attention condition.
     AfterAttention,
-    /// Send the command again when the portal that serves the unit is found.
+    /// Send the command again after finding the portal that serves the unit now.
     Elsewhere,
-    /// Send the command again after this pause.
+    /// Send the command again after a pause of this length.
     Later(Duration),
 }
 

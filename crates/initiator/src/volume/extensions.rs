@@ -1,4 +1,4 @@
-//! The optional abilities of a volume, as far as a remote unit has them.
+//! The optional abilities of a volume that a remote unit may have.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -37,7 +37,7 @@ impl Provisioning for RemoteVolume {
         })
     }
 
-    /// The usage is unknown, since the unit is not asked for it.
+    /// The used space is unknown, since the initiator does not read it from the unit.
     fn usage(&self) -> Option<ThinSpaceUsage> {
         None
     }

@@ -30,7 +30,7 @@ use volume::{
 
 use slow_epochs::{Epochs, FLUSHED};
 
-/// A store that keeps the records of a unit in memory.
+/// A store for the records of a unit that keeps them in memory.
 #[derive(Default)]
 struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
@@ -367,7 +367,7 @@ async fn a_late_answer_to_a_claim_does_not_count_for_the_next_claim() {
         _ = &mut first => panic!("it is not answered yet"),
         () = unit.until_asked(&[1]) => {}
     }
-    // The second claim replaces the first one as soon as it is requested.
+    // The request of the second claim replaces the first one at once.
     let mut second = volume.claim(claim(2, &[10]));
     tokio::select! {
         biased;
@@ -439,7 +439,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     let holding = again.claim(claim(1, &[])).await.expect("asked");
     let Holding::Refused(why) = holding else { panic!("{holding:?}") };
     assert!(why.contains("as generation 2"), "{why}");
-    // For a gateway with another log, the unit is reserved as well.
+    // The reservation also refuses a gateway that has another log.
     let other = RemoteVolume::connect(reserving("d")).await.expect("a session");
     let stranger = Claim { instance: [8; 16], ..claim(5, &[]) };
     let holding = other.claim(stranger).await.expect("asked");
@@ -450,7 +450,7 @@ async fn a_target_without_claims_is_reserved_if_settings_say_so() {
     server.shutdown(Duration::ZERO).await;
 }
 
-/// The longest wait for a claim, which over loopback takes only milliseconds.
+/// Maximum time that a test waits for a claim, which takes milliseconds over loopback.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn until_confirmed(unit: &BlockUnit, number: u64) {
@@ -496,7 +496,7 @@ async fn an_older_node_is_claimed_without_a_confirmed_number() {
     let first = Claim { confirmed: confirmed.clone(), ..claim(1, &[]) };
     assert_eq!(owner.claim(first).await.expect("asked"), Holding::Held);
     confirmed.raise(70);
-    // The next session also presents the claim without a confirmed number.
+    // The next session presents the claim without a confirmed number as well.
     let intruder = RemoteVolume::connect(settings("a")).await.expect("a session");
     intruder.close().await;
     write(&owner).await.expect("written in a new session");

@@ -21,7 +21,7 @@ use iscsi::keys::{Compression, DigestPolicy};
 use tokio::time::timeout;
 use volume::{Data, Durability, Extent, Geometry, Lba, Volume};
 
-/// The longest wait for a step of these tests, which normally takes much less.
+/// Maximum duration of a step of these tests, which normally takes much less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const BOTH: [Compression; 2] = [Compression::Lz4, Compression::Zstd];
@@ -68,7 +68,7 @@ async fn data_passes_both_ways_with_digests_and_through_tls() {
             let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a session"));
             until("connections", || volume.session().connections().len() == 2).await;
             assert_eq!(volume.statistics().compression, Some(method));
-            // Transfer long and short extents at the same time, and incompressible data in between.
+            // Transfer long and short extents concurrently, some of them with incompressible data.
             let streams = (0..8).map(|stream| {
                 let volume = volume.clone();
                 tokio::spawn(async move {

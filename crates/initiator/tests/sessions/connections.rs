@@ -159,7 +159,7 @@ async fn a_target_that_hangs_is_left_within_the_ping_time_out() {
         assert!(range.contains(&took), "{took:?}, busy: {is_busy}");
         let half = Duration::from_millis(500);
         assert!(longest.is_some_and(|time| time > half), "it is away before that: {longest:?}");
-        // The reads end on another connection, which the relay does not stall.
+        // The reads complete on another connection, which the relay does not stall.
         while let Some(read) = reads.join_next().await {
             read.unwrap();
         }

@@ -1,4 +1,4 @@
-//! Tests targets that report false information about their unit, and targets that redirect logins.
+//! Tests with targets that report false properties of their unit or redirect logins.
 
 use std::{
     io::Write as _,
@@ -108,7 +108,7 @@ async fn units_that_answer_with_noise() {
     assert!(volumes > 10 && errors > 10, "{volumes} volumes, {errors} errors");
 }
 
-/// Starts a portal that answers every login with a redirection, and returns its address.
+/// Starts a portal that redirects every login to another address. Returns the portal's own address.
 async fn redirect_to(address: impl FnOnce(SocketAddr) -> SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let here = listener.local_addr().expect("bound");

@@ -1,4 +1,4 @@
-//! Tests the object store over a session with an object drive.
+//! Tests the object store of the initiator with an object drive as its target.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -39,7 +39,7 @@ async fn request(objects: &RemoteObjects, command: Command) -> Result<ObjectRepl
     objects.request(ObjectRequest::new(command)).await
 }
 
-/// Creates a partition and an object in it.
+/// Creates a partition, and an object in this partition.
 async fn object(objects: &RemoteObjects) -> ObjectAddress {
     request(objects, Command::CreatePartition { requested: PARTITION }).await.expect("a partition");
     let create = Command::Create { partition: PARTITION, requested: 0, count: 1 };
@@ -194,7 +194,7 @@ async fn a_lying_drive_is_noticed() {
         }
         let error = objects.request(asked).await.unwrap_err();
         assert!(matches!(error, ObjectError::NotGenuine(_)), "{lie:?}: {error}");
-        // The session goes on with a drive that tells the truth again.
+        // The drive returns correct data again, and the session continues.
         *drive.unit.lie.lock() = Lie::None;
         assert_eq!(read(&objects, object, 0, 64).await.unwrap().0, [7; 64]);
     }

@@ -24,14 +24,14 @@ use volume::{
     MemVolume, Volume,
 };
 
-/// The longest wait for a step of these tests, which normally takes much less.
+/// Maximum duration of a step of these tests, which normally takes much less.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn geometry() -> Geometry {
     Geometry::with_blocks(65536)
 }
 
-/// Returns settings for a session that tries these portals in this order.
+/// Returns settings of a session that tries `portals` in their order.
 fn settings(portals: &[SocketAddr]) -> Settings {
     let mut settings = Settings::new(portals[0].to_string(), NAME, 0);
     settings.other_portals = portals[1..].iter().map(ToString::to_string).collect();
@@ -139,7 +139,7 @@ async fn writes_in_flight_through_the_former_portal_do_not_overwrite_newer_write
     settings.login_time_out = Duration::from_millis(300);
     settings.error_recovery_level = 0;
     let volume = Arc::new(RemoteVolume::connect(settings).await.expect("a session"));
-    // The relay accepts the write but does not pass it on yet.
+    // The relay has accepted the write and holds it back.
     first.stall(0);
     let late = tokio::spawn({
         let volume = Arc::clone(&volume);

@@ -22,7 +22,7 @@ fn settings(tgt: &Tgt) -> Settings {
 #[tokio::test]
 async fn written_data_is_read_back() {
     let Some(tgt) = Tgt::start() else { return };
-    // Propose compression, whose key tgt does not know. This must have no effect.
+    // Propose compression, a key that tgt does not know. The session must work without compression.
     let mut settings = settings(&tgt);
     settings.offer.compression = vec![Compression::Zstd, Compression::Lz4];
     let volume = RemoteVolume::connect(settings).await.unwrap();
@@ -30,7 +30,7 @@ async fn written_data_is_read_back() {
     assert_eq!((geometry.block_size, geometry.blocks), (512, BLOCKS));
     assert!(!volume.identity().is_empty());
 
-    // Transfer one block, then more than the first burst, then more than one command.
+    // Transfer one block, then more than a first burst, then more than fits into one command.
     for (version, (lba, count)) in [(0, 1), (8, 1024), (3000, 5000)].into_iter().enumerate() {
         let data = blocks(lba, count, version as u64);
         volume.write(Lba(lba), data, Durability::Volatile).await.unwrap();
@@ -155,7 +155,7 @@ async fn calls_fail_if_a_target_stays_unreachable() {
     let extent = Extent { lba: Lba(0), blocks: 1 };
     let given_up = volume.read(extent).await;
     assert!(matches!(given_up, Err(Error::Away(_) | Error::Unreachable(_))), "{given_up:?}");
-    // From now on, calls fail at once instead of waiting.
+    // From now on, calls must fail at once instead of waiting.
     assert!(matches!(volume.admit(512), Err(Error::Away(_))));
     let begun = std::time::Instant::now();
     assert!(volume.read(extent).await.is_err());

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use transport::DistrustCause;
 use volume::{Durability, Extent, Geometry, Lba, Volume};
 
-/// The longest wait for a step of these tests, which normally takes much less.
+/// Maximum duration of a step of these tests, which normally takes much less.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 async fn secured() -> Node {
@@ -52,7 +52,7 @@ async fn streams_of_128_kib_pass_both_ways_with_and_without_digests() {
                 volume.session().connections().len() == usize::from(connections)
             })
             .await;
-            // Write and read in eight tasks at the same time.
+            // Write and read in eight concurrent tasks.
             let streams = (0..8).map(|stream| {
                 let volume = volume.clone();
                 tokio::spawn(async move {

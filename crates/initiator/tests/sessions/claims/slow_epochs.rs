@@ -14,7 +14,7 @@ use volume::{
 pub struct Epochs {
     memory: MemVolume,
     pub came: Mutex<Vec<u64>>,
-    /// The number of flushes that have arrived, and how many of them may end.
+    /// The number of flushes that have arrived, and the number of flushes that may end.
     pub flushes: watch::Sender<(u64, u64)>,
 }
 

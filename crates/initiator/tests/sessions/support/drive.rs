@@ -46,26 +46,26 @@ pub enum Lie {
     StatusProof,
     /// The integrity check value of the Data-In buffer has a wrong bit.
     DataProof,
-    /// A READ returns one byte less than it claims.
+    /// READ returns one byte less than it announces.
     ShortRead,
     /// GET ATTRIBUTES returns an attribute that was not requested.
     OtherAttribute,
     /// GET ATTRIBUTES returns a logical length of 3 bytes.
     AttributeLength,
-    /// Every command ends with "no such object", without a proof.
+    /// Every command fails with "no such object", without a signature of the drive.
     UnsignedRefusal,
     /// LIST returns the objects in descending order.
     ListOrder,
-    /// CREATE reports an object of another partition.
+    /// CREATE returns the address of an object in another partition.
     OtherObject,
-    /// Attributes lists claim more bytes than there are.
+    /// Attribute lists announce more bytes than they contain.
     ListLength,
 }
 
-/// A command at which the drive waits once until the test lets it continue.
+/// The moment at which a command of the drive waits until the test lets it continue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StopAt {
-    /// Before the effect.
+    /// The command waits before it changes the drive.
     Begin,
     /// After the effect, before the answer.
     End,
@@ -102,7 +102,7 @@ impl DriveUnit {
         Timestamp::from_ms(since.as_millis() as u64 + self.ahead_ms.load(Ordering::Relaxed))
     }
 
-    /// Makes the next command with this service action wait.
+    /// Makes the next command with the service action `action` wait at the moment `at`.
     pub fn stop_at(&self, action: osd::ServiceAction, at: StopAt) {
         self.state.lock().stop = Some((action as u16, at));
     }
@@ -111,12 +111,12 @@ impl DriveUnit {
         self.state.lock().objects.get(&(object.partition, object.object)).cloned()
     }
 
-    /// Returns how often commands with this service action had an effect.
+    /// Returns the number of commands with the service action `action` that were executed.
     pub fn performed(&self, action: osd::ServiceAction) -> u64 {
         self.state.lock().answered.get(&(action as u16)).copied().unwrap_or(0)
     }
 
-    /// Forgets the results of all tags, as a drive does with the oldest ones.
+    /// Forgets the results of all command tags, as a drive forgets the oldest ones.
     pub fn forget_results(&self) {
         let mut state = self.state.lock();
         state.horizon = state.results.keys().next_back().copied();
@@ -402,7 +402,7 @@ fn create(state: &mut State, command: Command) -> Result<CurrentCommand, Sense> 
     Ok(current)
 }
 
-/// The effect of a command.
+/// The result of executing a command.
 #[derive(Default)]
 struct Done {
     data: Vec<u8>,
@@ -472,7 +472,7 @@ fn primary(task: &Task) -> Completion {
     Completion::good(Data::from(data))
 }
 
-/// The unit of a target, which shares its state with the test.
+/// The unit of a target, shared with the test.
 struct SharedUnit(Arc<DriveUnit>);
 
 impl LogicalUnit for SharedUnit {
@@ -512,7 +512,7 @@ pub fn owner(method: SecurityMethod) -> Credential {
 }
 
 impl Drive {
-    /// Starts a drive. It requires signatures if `signed`.
+    /// Starts an object drive. With `signed`, the drive requires signed commands.
     pub async fn start(signed: bool) -> Self {
         let unit = Arc::new(DriveUnit {
             state: Mutex::default(),

@@ -18,13 +18,13 @@ use initiator::RemoteVolume;
 use tokio::task::JoinHandle;
 use volume::{Data, Durability, Extent, Lba, Volume};
 
-/// Returns recognizable content: every block of 512 bytes repeats its address and a version.
+/// Returns test data: each block of 512 bytes repeats its address and the version.
 pub fn blocks(lba: u64, count: u32, version: u64) -> Data {
     let block = |at: u64| [at.to_le_bytes(), version.to_le_bytes()].concat().repeat(32);
     (lba..lba + u64::from(count)).flat_map(block).collect::<Vec<u8>>().into()
 }
 
-/// Reads blocks and compares them with the result of [`blocks`].
+/// Reads blocks, and compares them with the data that [`blocks`] returns.
 pub async fn expect(volume: &RemoteVolume, lba: u64, count: u32, version: u64) {
     let extent = Extent { lba: Lba(lba), blocks: count };
     let found = volume.read(extent).await.expect("read");

@@ -18,7 +18,7 @@ pub const GRACE: Duration = Duration::from_secs(6);
 
 pub const NAME: &str = "iqn.2026-11.io.forebay.test:node";
 
-/// A node that can be stopped and started again. Its disk keeps the data.
+/// A node for tests, which can be stopped and started again without losing the data on its disk.
 pub struct Node {
     pub disk: Arc<MemVolume>,
     pub faults: Arc<Faults>,
@@ -27,7 +27,7 @@ pub struct Node {
     pub address: SocketAddr,
     /// The TLS settings of the node's portal and of its initiators, valid from the next start of the node.
     pub tls: Option<(TlsServer, TlsClient)>,
-    /// The compression methods that the node allows, valid from its next start.
+    /// Compression methods that the node allows from its next start on.
     pub compression: Vec<Compression>,
     /// The CHAP secret that initiators must have, valid from the next start of the node.
     pub secret: Option<&'static str>,
@@ -95,7 +95,7 @@ impl Node {
         node
     }
 
-    /// Starts the node again with the same unit at the same address.
+    /// Starts the stopped node again, with the same unit and address.
     pub async fn start_again(&mut self) {
         let mut target = Target::new(NAME, vec![(0, self.unit.clone() as _)]);
         let mut settings = target::Settings::default();

@@ -22,9 +22,9 @@ use tokio::{
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     Passes,
-    /// Relays nothing in either direction, but keeps the sockets open.
+    /// The relay passes no bytes in either direction, but keeps the sockets open.
     Stalls,
-    /// Inverts all bits of the data that it relays.
+    /// The relay inverts all bits of the data that it passes.
     Damages,
     Cut,
 }
@@ -55,7 +55,7 @@ impl Relay {
                     let _ = (near.set_nodelay(true), far.set_nodelay(true));
                     let ((near_in, near_out), (far_in, far_out)) =
                         (near.into_split(), far.into_split());
-                    // When one direction ends, end the other one, too.
+                    // When one direction ends, close the other one as well.
                     tokio::select! {
                         () = pass(near_in, far_out, state.subscribe(), there) => {}
                         () = pass(far_in, near_out, state.subscribe(), back) => {}
@@ -67,15 +67,15 @@ impl Relay {
         Self { address, passed, lines, accepting }
     }
 
-    /// Closes all connections, but accepts new ones.
+    /// Closes all relayed connections, but continues to accept new ones.
     pub fn cut(&self) {
         self.lines.lock().drain(..).for_each(|line| _ = line.send_replace(State::Cut));
     }
 
-    /// Closes all connections, and refuses new ones.
+    /// Closes all relayed connections, and refuses new ones.
     pub async fn close(&mut self) {
         self.accepting.abort();
-        // Wait for the end of the task, so that its listener is closed.
+        // Wait until the accepting task has ended, which closes its listener.
         let _ = (&mut self.accepting).await;
         self.cut();
     }

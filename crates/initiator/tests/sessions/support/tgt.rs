@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 const NAME: &str = "iqn.2026-11.io.forebay.test:tgt";
 
-/// A running tgtd. Dropping it kills it.
+/// A running tgtd. Dropping this kills the process.
 pub struct Tgt {
     server: TgtServer,
     portal: SocketAddr,
@@ -43,7 +43,7 @@ impl Tgt {
         Some(Self { server, portal, number, directory })
     }
 
-    /// Makes tgt accept digests if an initiator proposes them, which it refuses by default.
+    /// Makes tgt accept digests, which it refuses by default.
     pub fn allow_digests(&self) {
         for name in ["HeaderDigest", "DataDigest"] {
             let mut update = self.server.admin();
@@ -61,12 +61,12 @@ impl Tgt {
         NAME
     }
 
-    /// Kills the daemon without notice to its initiators, as a power failure does.
+    /// Kills the daemon without logging out its initiators, like a power failure.
     pub fn kill(&mut self) {
         self.server.kill().expect("killed");
     }
 
-    /// Starts the daemon again, with the same unit and the same portal.
+    /// Starts the daemon again, with the same unit and portal.
     pub fn start_again(&mut self) {
         self.server = serve(&self.directory, self.portal, self.number);
     }
