@@ -21,14 +21,14 @@ pub struct Doubt {
 }
 
 enum ExpectedLogBlock {
-    /// The header of the segment with this number.
+    /// The block holds the header of the segment with this number.
     Header(u64),
-    /// A data block with this checksum.
+    /// The block holds data with this checksum.
     Data(u32),
 }
 
 impl Doubt {
-    /// Asks the log in which extents its copies differ.
+    /// Asks the mirrored log in which extents its two copies differ.
     pub fn new(log: &Stack) -> Self {
         Self { extents: log.extensions().divergent(), blocks: Vec::new() }
     }
@@ -38,7 +38,7 @@ impl Doubt {
         self.extents.is_empty()
     }
 
-    /// Forgets the noted blocks. Call this when another scan of the log begins.
+    /// Forgets the blocks noted so far. Call this before the log is scanned again.
     pub fn restart(&mut self) {
         self.blocks.clear();
     }
@@ -82,7 +82,7 @@ impl Doubt {
     }
 }
 
-/// Repairs superblocks whose copies differ.
+/// Repairs superblocks that differ between the copies of a mirrored log.
 pub(crate) async fn judge_superblocks(log: &Stack) -> Result<(), Error> {
     let extents = log.extensions().divergent();
     for block in (0..u64::from(FIRST_BLOCK)).filter(|&block| contains(&extents, block)) {

@@ -110,7 +110,7 @@ pub(crate) struct IndexFrameStamp {
     pub number: u64,
 }
 
-/// Reads the frames of a log, oldest first, as recovery arrives at their segments.
+/// Reads the frames of a log's index, oldest first, when recovery reaches the segments that they describe.
 pub(crate) struct IndexReader<'a> {
     log: &'a Stack,
     superblock: &'a Superblock,
@@ -283,9 +283,9 @@ const NUMBER_AT: usize = 40;
 const FIRST_AT: usize = 48;
 const START_AT: usize = 56;
 const COUNT_AT: usize = 60;
-/// Bytes of a frame before its entries.
+/// Number of bytes in an index frame before its entries.
 const HEADER_BYTES: usize = 64;
-/// Bytes of the checksum at the very end of the frame.
+/// Number of bytes of the checksum at the end of an index frame.
 const CHECKSUM_BYTES: usize = 4;
 
 #[cfg(test)]

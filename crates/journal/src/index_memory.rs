@@ -19,7 +19,7 @@ pub struct LogIndexFrames {
     /// Maximum number of segments in a frame.
     most: u32,
     filling: IndexFrame,
-    /// Full frames, oldest first; at most [`MOST_WAITING`] in addition to those that recovery left.
+    /// Full index frames, oldest first: at most [`MOST_WAITING`], and those that recovery has left.
     waiting: VecDeque<IndexFrame>,
     /// The last segment of each frame on the disk. The first entry is of frame `tail`.
     written: VecDeque<u64>,
@@ -32,7 +32,7 @@ pub struct LogIndexFrames {
 }
 
 impl LogIndexFrames {
-    /// Starts with the frames that recovery found. `superblock` is the superblock of this opening.
+    /// Starts with the index frames that recovery has found. `superblock` is that of the opening in progress.
     pub fn new(superblock: &Superblock, most: u32, found: FoundIndex) -> Self {
         let mut waiting = VecDeque::from(found.unindexed);
         let filling = waiting.pop_back().unwrap_or_default();
@@ -80,7 +80,7 @@ impl LogIndexFrames {
         starts
     }
 
-    /// Returns the next frame to write, with its block address. `None` ends the driver.
+    /// Returns the next index frame to write, with its block address; `None` ends the writing task.
     pub fn take(&mut self) -> Option<(Lba, FrameToWrite)> {
         if self.held {
             self.writing = false;

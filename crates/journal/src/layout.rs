@@ -22,7 +22,7 @@ impl Zone {
 /// The zones of the ring, for the segments from `first` on until the next layout begins.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SegmentLayout {
-    /// Number of the first segment that was or will be written with this layout.
+    /// Number of the first segment that was or will be written in this layout.
     pub first: u64,
     /// The block where segment `first` begins. If too few blocks are left behind it in its zone, the segment
     /// begins at the first block of the next zone.
@@ -59,7 +59,7 @@ impl SegmentLayout {
         self.zones.iter().map(|zone| zone.blocks()).sum()
     }
 
-    /// Returns true if all zones end at or before block `end`.
+    /// Returns true if every zone of the layout ends at or before block `end`.
     pub fn is_before(&self, end: u32) -> bool {
         self.zones.iter().all(|zone| zone.end <= end)
     }

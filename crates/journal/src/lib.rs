@@ -23,7 +23,7 @@ pub mod recovery;
 pub mod reached;
 pub mod index_memory;
 
-/// Bytes in a block of the log disk; a slot's data fills one.
+/// Number of bytes in a block of the log disk, which can hold the data of one slot.
 pub const BLOCK_BYTES: usize = 4096;
 /// Maximum number of slots in one segment (STICS 4.3.1: 128).
 pub const MAX_SEGMENT_SLOTS: u32 = 128;

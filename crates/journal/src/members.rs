@@ -4,7 +4,7 @@ use volume::{Geometry, JoinedVolume};
 
 use crate::bytes::{put, put_u32, put_u64, u32_at, u64_at};
 
-/// The record of one volume of a log that serves several volumes.
+/// The record of one of the volumes that share a log.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MemberRecord {
     /// The volume's region in the address space of the log, see [`JoinedVolume`]; less than
@@ -20,7 +20,7 @@ pub struct MemberRecord {
     pub geometry: Geometry,
     /// The log generation whose claim this volume granted last; 0 if it never granted one.
     pub granted: u64,
-    /// The number of the opening to which `granted` belongs; 0 if there is none.
+    /// Number of the log opening to which the claim `granted` was given; 0 if there is none.
     pub opening: u64,
     /// Set if the volume was removed from the log although the log had dirty data for it. The log's content
     /// for it is void.
@@ -33,7 +33,7 @@ pub struct MemberRecord {
 pub struct GivenUp {
     /// The number of dirty slots (4096 bytes each) that were discarded.
     pub slots: u64,
-    /// The volume may become a member again, as a new one with another region.
+    /// True if the volume may share the log again, as a new volume with another region.
     pub may_return: bool,
 }
 

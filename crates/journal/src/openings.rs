@@ -28,7 +28,7 @@ impl Superblock {
         self.set_openings(&openings);
     }
 
-    /// Records that the lower volume has granted the claim of the newest opening.
+    /// Records that the lower volume has granted a claim to the opening of the log in progress.
     pub fn note_grant(&mut self) {
         let newest = self.predecessors().last().copied().unwrap_or_default();
         self.granted = self.generation;

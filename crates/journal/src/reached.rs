@@ -11,7 +11,7 @@ use crate::{
     recovery::{NoSuperblock, scan, superblock},
 };
 
-/// The end of the log on one leg.
+/// How far the log on one leg of a mirror reaches.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LegProgress {
     pub instance: InstanceId,

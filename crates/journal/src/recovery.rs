@@ -26,7 +26,7 @@ use crate::{
 pub struct AcknowledgedLoss {
     /// Number of the first segment that is missing or damaged.
     pub first_missing: u64,
-    /// The block of the log where segment `first_missing` should begin.
+    /// The block of the log at which the missing segment `first_missing` should begin.
     pub block: u64,
     /// The number of whole segments before `first_missing`.
     pub intact: u64,
@@ -47,7 +47,7 @@ pub struct Scan {
     pub unflushed: u64,
     /// Set if acknowledged data is known to be missing.
     pub loss: Option<AcknowledgedLoss>,
-    /// Number and first block that the segment after the last whole one would have.
+    /// Number and first block of the segment that would follow the last intact one.
     pub end: (u64, u32),
     /// The frames of the index, and the segments that are in no frame.
     pub index: FoundIndex,
@@ -60,18 +60,18 @@ pub struct Scan {
 pub struct FoundIndex {
     /// The last segment of each frame. The first entry is of the frame at the superblock's index tail.
     pub frames: Vec<u64>,
-    /// The segments at the end of the log that are in no frame.
+    /// The newest segments of the log, which no index frame describes.
     pub(crate) unindexed: Vec<IndexFrame>,
 }
 
 /// The reason why a log has no usable superblock.
 #[derive(Debug)]
 pub enum NoSuperblock {
-    /// The superblocks and the block after them are all zeros: the disk is new.
+    /// The superblocks and the block after them are zeros, so the disk was never used.
     Blank,
-    /// The blocks are not zeros, and both superblocks are invalid.
+    /// The blocks are not zeros, but neither of them is a valid superblock.
     Garbage,
-    /// A superblock has this version, which this program does not know.
+    /// A superblock has this format version, which this program does not know.
     Version(u32),
     Io(Error),
 }
@@ -123,7 +123,7 @@ pub async fn scan(
     let mut scanner = LogScanner::new(log, superblock);
     // Start with the numbers of the superblock: the segments of destaged writes are not in the ring any more.
     let (mut serial, mut complete) = (superblock.serial, superblock.complete);
-    // Segments of an epoch whose last segment was not found yet.
+    // Segments of an epoch whose last segment has not been found yet.
     let mut open = Vec::new();
     let mut ended = scanner.ring.next();
     while let Some((start, header)) = scanner.next_segment().await? {
@@ -156,14 +156,14 @@ pub async fn scan(
     Ok(Scan { serial: serial.max(complete), complete, ring, unflushed, loss, end, index, noted })
 }
 
-/// Reads the segments of a log in order, from the tail to the end.
+/// Reads the segments of a log in the order of their numbers, from the oldest to the newest.
 struct LogScanner<'a> {
     superblock: &'a Superblock,
     window: LogReadWindow<'a>,
     index: IndexReader<'a>,
     /// The ring with every whole segment so far.
     ring: SegmentRing,
-    /// The segments behind the newest one in the index.
+    /// The segments that are newer than those which the index describes.
     unindexed: Vec<IndexFrame>,
     /// The generation of the newest whole segment so far.
     generation: u64,
@@ -247,7 +247,7 @@ impl<'a> LogScanner<'a> {
     }
 }
 
-/// Adds a segment to the last of `frames`, or to a new one.
+/// Adds a segment to the last of `frames`, or to a new frame if that one is full.
 fn add_segment(
     frames: &mut Vec<IndexFrame>,
     start: u32,

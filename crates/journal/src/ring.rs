@@ -24,7 +24,7 @@ use crate::{
 pub struct SegmentRing {
     /// Number of blocks in the longest segment, header included.
     longest: u32,
-    /// The layouts of the live segments and of the next one, oldest first.
+    /// The layouts in which the live segments and the next one are written, oldest first.
     layouts: VecDeque<SegmentLayout>,
     /// Index of the layout of the next segment. This is the last layout, except while recovery reads the
     /// segments.
@@ -106,7 +106,7 @@ impl SegmentRing {
         self.tail + self.starts.len() as u64
     }
 
-    /// Returns true if segment `number` or an older one is live.
+    /// Returns true if segment `number` or an older segment is still in the log.
     pub fn reaches_back_to(&self, number: u64) -> bool {
         !self.starts.is_empty() && self.tail <= number
     }
@@ -135,7 +135,7 @@ impl SegmentRing {
         }
     }
 
-    /// Returns true if there is room for a next segment of `blocks` blocks.
+    /// Returns true if the log has space for a next segment of `blocks` blocks.
     pub fn fits(&self, blocks: u32) -> bool {
         let position = self.position();
         let skipped = self.distance(self.head, position);
@@ -171,7 +171,7 @@ impl SegmentRing {
         if blocks == 0 { start } else { self.after(start + blocks - 1) }
     }
 
-    /// Frees the segments before `number`.
+    /// Frees the space of the segments before `number`.
     pub fn release(&mut self, number: u64) {
         while self.tail < number && self.starts.pop_front().is_some() {
             self.tail += 1;
@@ -230,7 +230,7 @@ impl SegmentRing {
         self.starts.len()
     }
 
-    /// Returns the layouts of the live segments and of the next one, oldest first.
+    /// Returns the layouts in which the live segments and the next one are written, oldest first.
     pub fn layouts(&self) -> impl Iterator<Item = &SegmentLayout> {
         self.layouts.iter()
     }
@@ -337,7 +337,7 @@ impl SegmentRing {
     }
 }
 
-/// The reserve of the largest logs: 16 MiB, one block for each bypassed write.
+/// Maximum reserve for bypassing writes: 16 MiB in the largest logs, with one block for each write.
 const MOST_RESERVED: u32 = 4096;
 
 #[cfg(test)]

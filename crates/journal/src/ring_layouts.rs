@@ -1,4 +1,4 @@
-//! The layouts of the ring as the superblock stores them.
+//! The layouts of the ring of segments, as the superblock stores them.
 
 use crate::{
     layout::{SegmentLayout, Zone},
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Superblock {
-    /// Returns the first block behind the ring. The index begins there.
+    /// Returns the block behind the ring of segments, at which the index begins.
     pub fn ring_end(&self) -> u32 {
         self.log_blocks as u32 - self.index_blocks
     }
@@ -20,7 +20,7 @@ impl Superblock {
         }
     }
 
-    /// Stores the layouts that segments from the tail on need, and drops the others.
+    /// Stores the layouts of the segments from the tail on, and drops older layouts.
     pub fn keep_layouts(&mut self, layouts: impl Iterator<Item = SegmentLayout>) {
         self.layouts = layouts.collect();
         while self.layouts.get(1).is_some_and(|layout| layout.first <= self.tail) {
@@ -38,7 +38,7 @@ impl Superblock {
         }
     }
 
-    /// Checks the layouts for damage: later arithmetic relies on their numbers.
+    /// Checks that the stored layouts are plausible: later arithmetic relies on their numbers.
     pub(crate) fn layouts_make_sense(&self) -> bool {
         let ring = Zone { first: FIRST_BLOCK, end: self.ring_end() };
         let in_order = self.layouts.windows(2).all(|pair| pair[0].first < pair[1].first);

@@ -21,7 +21,7 @@ use crate::BLOCK_BYTES;
 #[derive(Clone)]
 pub struct LogKey(Prk);
 
-/// The random bytes that an opening mixes into its keys.
+/// Random bytes that are drawn when a log is opened, and from which its encryption keys are derived.
 pub type Salt = [u8; 12];
 /// The authentication tag of a sealed block.
 pub type Tag = [u8; 16];

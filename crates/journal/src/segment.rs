@@ -8,19 +8,19 @@ use crate::{
     seal::{Salt, Tag},
 };
 
-/// The kind of a record: what it says about the content of its slots.
+/// What a record of the log says about the content of its slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LogRecordKind {
     /// The sectors of `mask` have the content of the record's data block.
     Data,
-    /// The slots hold zeros.
+    /// The slots contain zeros, so the record has no data block.
     Zero,
     /// The lower volume holds the newest content, since a write bypassed the log. Older records of these
     /// slots are void.
     Dropped,
 }
 
-/// One record of a segment header: the newest content of some slots.
+/// A record of a segment header, which describes the newest content of one or several slots.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogRecord {
     pub slot: u64,
@@ -31,7 +31,7 @@ pub struct LogRecord {
     pub mask: u8,
     /// CRC32C of the data block as it lies in the log, sealed or not; 0 if there is none.
     pub checksum: u32,
-    /// The authentication tag of the data block if it is sealed; otherwise zeros.
+    /// The authentication tag of the data block; zeros if the log is not encrypted.
     pub tag: Tag,
     /// Serial of the newest write in the record.
     pub serial: u64,
@@ -43,18 +43,18 @@ pub struct SegmentHeader {
     pub instance: InstanceId,
     pub generation: u64,
     pub number: u64,
-    /// Every write up to this serial is in this segment or in earlier ones.
+    /// All writes up to this serial are in this segment or in earlier ones.
     pub complete: u64,
     /// The segment is the last of its epoch. Recovery uses the segments of whole epochs only.
     pub ends_epoch: bool,
-    /// This segment voids all earlier segments after the last one that ended an epoch.
+    /// The segments between the last end of an epoch and this segment are void.
     pub voids_open: bool,
     /// Set if the data blocks are sealed: the salt of the opening that wrote them.
     pub salt: Option<Salt>,
     /// The NVRAM recorded the number of this segment before the segment was written. An NVRAM with a lower
     /// number at the next opening is an older copy. The index does not store this field.
     pub noted: bool,
-    /// The records. Data blocks follow the header in the order of their records.
+    /// The records of the segment. Their data blocks follow the header in the same order.
     pub records: Vec<LogRecord>,
 }
 
@@ -64,20 +64,20 @@ impl SegmentHeader {
         self.records.iter().filter(|record| record.kind == LogRecordKind::Data).count() as u32
     }
 
-    /// Returns how many slots have content in this segment (data or zeros).
+    /// Returns the number of slots whose content (data or zeros) is in this segment.
     pub fn slots(&self) -> usize {
         let content = self.records.iter().filter(|record| record.kind != LogRecordKind::Dropped);
         content.map(|record| record.count as usize).sum()
     }
 
-    /// Returns the flags as they are stored in header and index.
+    /// Returns the flags of the segment in the form in which its header and the index store them.
     pub(crate) fn flags(&self) -> u32 {
         u32::from(self.ends_epoch) * ENDS_EPOCH
             + u32::from(self.voids_open) * VOIDS_OPEN
             + u32::from(self.salt.is_some()) * SEALED
     }
 
-    /// Returns the maximum number of records that this header has room for.
+    /// Returns the maximum number of records that fit into this header.
     pub fn most_records(&self) -> usize {
         self.shape().most_records()
     }
@@ -113,7 +113,7 @@ impl SegmentHeader {
         put_u32(block, CHECKSUM_AT, checksum);
     }
 
-    /// Returns the lowest serial of the records; 0 if there are none.
+    /// Returns the lowest serial among the records; 0 without records.
     fn base(&self) -> u64 {
         self.records.iter().map(|record| record.serial).min().unwrap_or(0)
     }
@@ -354,7 +354,7 @@ const BRIEF_COMPLETE_AT: usize = 8;
 const BRIEF_GENERATION_AT: usize = 16;
 const BRIEF_COUNT_AT: usize = 24;
 const BRIEF_FLAGS_AT: usize = 28;
-/// Bytes of an index entry before its records.
+/// Number of bytes of an index entry before its records.
 const BRIEF_BYTES: usize = 32;
 const BRIEF_SALT_AT: usize = 32;
 const SEALED_BRIEF_BYTES: usize = 48;

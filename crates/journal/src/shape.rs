@@ -1,4 +1,4 @@
-//! The parts of a log disk and their sizes: superblocks, ring and index.
+//! The division of a log disk into superblocks, the ring of segments and the index.
 
 use crate::{MAX_SEALED_SLOTS, MAX_SEGMENT_SLOTS};
 
@@ -38,5 +38,5 @@ pub const FIRST_BLOCK: u32 = 2;
 /// Number of blocks in the largest frame of an index: 64 KiB, enough for about 10 MB of full
 /// segments.
 pub(crate) const MOST_FRAME_BLOCKS: u32 = 16;
-/// Number of frames in the smallest index. Each has one block.
+/// Number of frames in the smallest index. Each frame takes one block there.
 const LEAST_FRAMES: u64 = 4;

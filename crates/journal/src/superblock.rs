@@ -18,7 +18,7 @@ use crate::{
     shape::{FIRST_BLOCK, MOST_FRAME_BLOCKS, least_ring, most_segment_slots},
 };
 
-/// One state of the superblock. `docs/formats/log-disk.md` describes its encoding.
+/// The content of a superblock. `docs/formats/log-disk.md` describes its bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Superblock {
     /// The number of this state of the superblock: each change raises it. If both copies are whole,
@@ -40,7 +40,7 @@ pub struct Superblock {
     pub tail_block: u32,
     /// Number of the newest segment known to be stable; `tail` - 1 if none is live.
     pub committed: u64,
-    /// No write had a higher serial than this when the superblock was written.
+    /// The highest serial of a write when the superblock was written.
     pub serial: u64,
     /// Every write up to this serial was in the log or in the lower volume when the superblock was written; 0
     /// if that is not known.
@@ -49,7 +49,7 @@ pub struct Superblock {
     pub clean: bool,
     /// The NVRAM may hold acknowledged data that is not in the log.
     pub immediate: bool,
-    /// The random mark of the NVRAM in use; 0 if there is none.
+    /// The random number that identifies the NVRAM in use; 0 without an NVRAM.
     pub nvram: u32,
     /// The NVRAM recorded segment `committed` before that was written. An NVRAM with a lower number at the
     /// next opening is an older copy.
@@ -57,12 +57,12 @@ pub struct Superblock {
     /// The boot id of the machine, if the NVRAM loses its content when the machine restarts. `None` if the
     /// NVRAM keeps its content longer, or if the boot id is not known.
     pub boot: Option<[u8; 16]>,
-    /// Number of blocks of the index, which is at the end of the log.
+    /// Number of blocks of the index at the end of the log.
     pub index_blocks: u32,
     pub frame_blocks: u32,
     /// Number of the oldest frame of the index that recovery looks at.
     pub index_tail: u64,
-    /// Number of the first frame written in this generation. See `generation_first`.
+    /// Number of the first index frame written in this generation. See `generation_first`.
     pub index_first: u64,
     /// The generation whose claim on the lower volume was granted last; 0 if none was.
     pub granted: u64,
@@ -80,11 +80,11 @@ pub struct Superblock {
 /// The reason why a block is not a superblock.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum InvalidSuperblock {
-    /// The block is all zeros.
+    /// The block contains only zeros.
     Blank,
     /// The block is not a superblock, or is torn or damaged.
     Garbage,
-    /// The block is a superblock of this version, which this program does not know.
+    /// The superblock has this format version, which this program does not know.
     Version(u32),
 }
 
@@ -133,7 +133,7 @@ impl Superblock {
         }
         put(block, KEY_AT, &self.key.unwrap_or_default());
         self.encode_layouts(block);
-        // Encode the boot id before the members: their checksum covers it.
+        // Encode the boot id before the member records, whose checksum covers it.
         self.encode_boot(block);
         self.encode_members(block);
         let checksum = crc32c(&block[..CHECKSUM_AT]);
@@ -364,11 +364,11 @@ const NVRAM_AT: usize = 504;
 /// format therefore leaves a blank disk.
 const CHECKSUM_AT: usize = 508;
 const LAYOUTS_AT: usize = 512;
-/// The records of the members follow those of the layouts.
+/// The member records begin after the records of the layouts.
 const MEMBERS_AT: usize = LAYOUTS_AT + MOST_LAYOUTS * LAYOUT_BYTES;
 /// Bytes for the records of all members.
 pub const MEMBERS_BYTES: usize = BOOT_AT - MEMBERS_AT;
-/// The boot id and its checksum follow the members and end the block.
+/// The boot id and its checksum follow the member records, at the end of the block.
 const BOOT_AT: usize = BLOCK_BYTES - 20;
 const BOOT_CHECKSUM_AT: usize = BLOCK_BYTES - 4;
 
