@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 pub struct Cdb(SmallVec<[u8; 16]>);
 
 impl Cdb {
-    /// Copies the bytes without checking them; [`crate::Command::parse`] interprets them.
+    /// Copies the bytes of a CDB without checking them; [`crate::Command::parse`] interprets them.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(SmallVec::from_slice(bytes))

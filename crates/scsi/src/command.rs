@@ -9,12 +9,12 @@ use crate::{
     vendor::{self, VendorCommand},
 };
 
-/// A command of a block device: the fields of its CDB, without its data.
+/// A command of a block device: the fields of its CDB, but not its data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Command {
     /// A command that units of every device type may have (SPC-4).
     Primary(PrimaryCommand),
-    /// A block command (SBC-3).
+    /// A command of block devices (SBC-3).
     Block(BlockCommand),
     Vendor(VendorCommand),
 }
@@ -48,7 +48,7 @@ impl Command {
     /// action of a known operation code, and for a field that requests something unsupported:
     /// protection information, ACA, reserved values.
     pub fn parse(cdb: &[u8]) -> Result<Self, Sense> {
-        // Try READ and WRITE first: they are by far the most frequent.
+        // Look for READ and WRITE first, since they are by far the most frequent commands.
         if let Some(parsed) = BlockCommand::parse_known(cdb) {
             return parsed.map(Self::Block);
         }

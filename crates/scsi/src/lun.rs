@@ -1,6 +1,6 @@
 //! Logical unit numbers in the eight-byte form of SAM-5, 4.7.
 
-/// A LUN: its eight bytes on the wire as one big-endian number.
+/// A LUN: the eight bytes of its encoding as a big-endian number.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Lun(pub u64);
 

@@ -8,7 +8,7 @@ use crate::{
 /// Mode parameters: the data that MODE SENSE returns, and the parameter list of MODE SELECT.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ModeParameters {
-    /// WP: the unit refuses writes.
+    /// WP bit: the unit refuses writes.
     pub write_protected: bool,
     /// DPOFUA: the unit supports the bits DPO and FUA.
     pub dpo_fua: bool,
@@ -31,7 +31,7 @@ pub struct BlockDescriptor {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ModePage {
-    /// PAGE CODE, 0 to 62.
+    /// PAGE CODE of the mode page, 0 to 62.
     pub code: u8,
     /// SUBPAGE CODE; 0 for a page without subpage format.
     pub subpage: u8,
@@ -44,7 +44,7 @@ pub struct ModePage {
 /// The fields of page 08h, Caching (SBC-3, 6.5.5), that we use.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CachingModePage {
-    /// WCE: the unit may acknowledge writes before they are stable.
+    /// WCE bit: the unit may acknowledge a write before the data is stable.
     pub write_cache: bool,
     /// RCD: reads do not come from a cache.
     pub read_cache_disabled: bool,
@@ -57,7 +57,7 @@ pub struct ControlModePage {
     pub descriptor_sense: bool,
     /// QUEUE ALGORITHM MODIFIER 1: simple tasks may be executed in any order.
     pub unrestricted_reordering: bool,
-    /// SWP: software write protect.
+    /// SWP bit (software write protect): the unit refuses writes.
     pub write_protect: bool,
     /// BUSY TIMEOUT PERIOD in units of 100 ms. 0: not specified; FFFFh: no limit.
     pub busy_timeout: u16,
@@ -151,7 +151,7 @@ impl ModePage {
         if (self.code, self.subpage) == (code, 0) { self.parameters.first().copied() } else { None }
     }
 
-    /// Returns the length of the page in bytes, with its header.
+    /// Returns the length in bytes of the encoded page, including its header.
     fn length(&self) -> usize {
         self.parameters.len() + if self.subpage == 0 { 2 } else { 4 }
     }
@@ -252,7 +252,7 @@ impl ModeParameters {
         Ok(read)
     }
 
-    /// Returns the page with this page code and subpage 0.
+    /// Returns the mode page with the page code `code` and subpage 0, if the list contains it.
     #[must_use]
     pub fn page(&self, code: u8) -> Option<&ModePage> {
         self.pages.iter().find(|page| (page.code, page.subpage) == (code, 0))

@@ -6,7 +6,7 @@ use crate::{Sense, field::u16_at};
 /// The facts about one command that do not depend on the contents of its CDB.
 #[derive(Clone, Copy, Debug)]
 pub struct OperationCodeEntry {
-    /// Byte 0 of the CDB.
+    /// Operation code, which is byte 0 of the CDB.
     pub opcode: u8,
     /// The service action; `None` if the operation code has no service actions. It is in bits 4-0
     /// of byte 1, and of a variable-length CDB ([`VARIABLE_LENGTH_CDB`]) in bytes 8 and 9.
@@ -18,16 +18,16 @@ pub struct OperationCodeEntry {
     usage: CdbUsage,
 }
 
-/// CDB usage data (SPC-4, 6.35.3).
+/// The CDB usage data of a command, with a bit set for each CDB bit that the unit evaluates (SPC-4, 6.35.3).
 #[derive(Clone, Copy, Debug)]
 enum CdbUsage {
-    /// The bytes, and how many of them are valid.
+    /// The usage data of a CDB of at most 16 bytes, and its length.
     Short([u8; 16], u8),
     /// The usage data of a variable-length CDB.
     Long(&'static [u8]),
 }
 
-/// One row of an [`OperationTable`]: a command with the parser of its CDB.
+/// A row of an [`OperationTable`]: a command, with the function that parses its CDB.
 #[derive(Debug)]
 pub struct OperationRow<C> {
     pub(crate) entry: OperationCodeEntry,
@@ -35,14 +35,14 @@ pub struct OperationRow<C> {
     parse: CdbParser<C>,
 }
 
-/// A function that parses a CDB of exactly the length of its command.
+/// Parses a CDB, which must have exactly the length of its command.
 pub type CdbParser<C> = fn(&[u8]) -> Result<C, Sense>;
 
-/// All commands of one family, ascending by operation code and service action.
+/// The commands of one family (such as block commands), in the order of operation code and service action.
 #[derive(Debug)]
 pub struct OperationTable<C: 'static> {
     rows: &'static [OperationRow<C>],
-    /// For each operation code, the index of its first row, or [`NO_ROW`].
+    /// For each operation code, the index of its first row in `rows`, or [`NO_ROW`].
     first: [u8; 256],
 }
 
@@ -99,7 +99,7 @@ impl OperationCodeEntry {
         }
     }
 
-    /// Returns the key by which tables sort this command: operation code, then service action.
+    /// Returns the sort key of this command in a table: its operation code, then its service action.
     pub(crate) const fn key(&self) -> u32 {
         let action = match self.service_action {
             Some(action) => action,
@@ -204,7 +204,7 @@ impl<C: 'static> OperationTable<C> {
         Some(row.read(cdb))
     }
 
-    /// Returns true if the table has a command with this operation code.
+    /// Returns true if the table contains a command with this operation code.
     #[must_use]
     pub fn has_opcode(&self, opcode: u8) -> bool {
         self.first[usize::from(opcode)] != NO_ROW
@@ -270,7 +270,7 @@ pub(crate) const fn copy_out(list: u8) -> [u8; 16] {
 /// VARIABLE LENGTH CDB: the operation code of CDBs with up to 260 bytes (SPC-4, 4.2.3). CONTROL is
 /// byte 1, ADDITIONAL CDB LENGTH byte 7, and the service action bytes 8 and 9.
 pub const VARIABLE_LENGTH_CDB: u8 = 0x7f;
-/// The byte with the number of bytes that follow it in a variable-length CDB.
+/// Index of the byte in a variable-length CDB that counts the bytes after it.
 const ADDITIONAL_CDB_LENGTH: usize = 7;
 /// The first byte of the service action of a variable-length CDB.
 const VARIABLE_SERVICE_ACTION: usize = 8;

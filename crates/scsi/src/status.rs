@@ -4,23 +4,23 @@
 #[repr(u8)]
 pub enum ScsiStatus {
     Good = 0x00,
-    /// The command failed; the sense data that comes with this status says why.
+    /// The command has failed, for the reason in the sense data.
     CheckCondition = 0x02,
-    /// The command compared data and found the condition that it asked for.
+    /// The command has compared data, and the data meets its condition.
     ConditionMet = 0x04,
-    /// The command was not executed; the initiator should retry it.
+    /// The unit has not executed the command, and the initiator should repeat it.
     Busy = 0x08,
-    /// Another nexus holds a reservation that excludes this command.
+    /// A reservation of another nexus excludes this command, so the unit has not executed it.
     ReservationConflict = 0x18,
     /// The unit has no space for another task. The command was not executed, and the initiator
     /// should retry it.
     TaskSetFull = 0x28,
-    /// Another nexus aborted the task (TAS=1).
+    /// Another nexus has aborted the command (TAS=1).
     TaskAborted = 0x40,
 }
 
 impl ScsiStatus {
-    /// Returns the status with this number; `None` if SAM-5 defines no such status.
+    /// Returns the SCSI status with the code `byte`; `None` if SAM-5 does not define it.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {

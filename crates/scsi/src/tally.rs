@@ -7,7 +7,7 @@ use std::{
 
 use crate::{VARIABLE_LENGTH_CDB, operation::service_action};
 
-/// A command without the contents of its CDB, as counters distinguish commands.
+/// The kind of a command for counters: its operation code or its service action.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CommandCode {
     Opcode(u8),
@@ -16,7 +16,7 @@ pub enum CommandCode {
 }
 
 impl CommandCode {
-    /// Returns the code of the command with this CDB.
+    /// Returns the kind of the command that has this CDB.
     #[must_use]
     pub fn of(cdb: &[u8]) -> Self {
         let opcode = cdb.first().copied().unwrap_or_default();

@@ -220,7 +220,7 @@ fn commands_about_settings() -> impl Strategy<Value = PrimaryCommand> {
     ]
 }
 
-/// Generates all other commands that units of every device type have, except third-party copy.
+/// Generates the commands of all device types, except those of third-party copy.
 fn primary_commands() -> impl Strategy<Value = PrimaryCommand> {
     prop_oneof![
         any::<bool>().prop_map(|ten| PrimaryCommand::Release { ten }),

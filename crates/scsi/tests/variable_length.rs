@@ -5,7 +5,7 @@ use scsi::{
     supported_operation, supported_operations, unknown_operation,
 };
 
-/// The first service actions of the object commands, with gaps, between two other commands.
+/// Service actions of the tests: some object commands with gaps between them, and other commands before and after.
 const ACTIONS: [u16; 5] = [0x8880, 0x8881, 0x8885, 0x8892, 0x8f7d];
 const LENGTH: usize = 236;
 static USAGE: [u8; LENGTH] = {

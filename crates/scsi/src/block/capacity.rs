@@ -7,7 +7,7 @@ pub struct Capacity10 {
     /// The number of the last block. `u32::MAX` means that the number does not fit and the
     /// initiator must use READ CAPACITY (16).
     pub last_lba: u32,
-    /// The block length in bytes.
+    /// The logical block length in bytes.
     pub block_size: u32,
 }
 
@@ -15,7 +15,7 @@ pub struct Capacity10 {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Capacity16 {
     pub last_lba: u64,
-    /// Bytes per logical block.
+    /// The logical block length in bytes.
     pub block_size: u32,
     /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT, 0 to 15.
     pub physical_exponent: u8,

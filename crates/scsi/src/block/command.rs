@@ -34,7 +34,7 @@ pub enum BlockCommand {
     /// `fua` is false.
     Verify {
         transfer: BlockTransfer,
-        /// BYTCHK: what the unit compares.
+        /// BYTCHK field: whether and how the unit compares the data.
         byte_check: ByteCheck,
     },
     /// 35, 91: SYNCHRONIZE CACHE (10), (16) (SBC-3, 5.21). Makes the whole volume stable before the
@@ -62,7 +62,7 @@ pub enum BlockCommand {
     /// `fua` and `dpo` are false. Zero blocks stand for all blocks up to the end of the unit.
     WriteSame {
         transfer: BlockTransfer,
-        /// UNMAP: the unit may deallocate the blocks if they then read as the pattern.
+        /// UNMAP bit: the unit may deallocate the blocks if they then read as the pattern.
         unmap: bool,
         /// ANCHOR: keep the space of the blocks reserved.
         anchor: bool,
@@ -98,7 +98,7 @@ pub enum BlockCommand {
     /// 9E/12: GET LBA STATUS (16) (SBC-3, 5.6). Files, memory and far volumes; blocks of unknown
     /// state count as mapped.
     GetLbaStatus {
-        /// The first block to report.
+        /// Address of the first block to report.
         lba: u64,
         allocation_length: u32,
     },
@@ -124,7 +124,7 @@ pub enum BlockCommand {
     StartStop(StartStop),
     /// 1E: PREVENT ALLOW MEDIUM REMOVAL (SBC-3, 5.12).
     PreventAllow {
-        /// PREVENT: the medium cannot be removed while this nexus exists.
+        /// PREVENT field: if set, the medium cannot be removed while this nexus exists.
         prevent: bool,
     },
 }

@@ -12,7 +12,7 @@ pub struct LbaStatus {
     pub mapped: bool,
 }
 
-/// Encodes GET LBA STATUS parameter data: a header and these descriptors.
+/// Encodes the parameter data of GET LBA STATUS: a header, and these descriptors.
 #[must_use]
 pub fn lba_status_list(descriptors: impl IntoIterator<Item = LbaStatus>) -> Vec<u8> {
     let mut bytes = vec![0; 8];
@@ -22,7 +22,7 @@ pub fn lba_status_list(descriptors: impl IntoIterator<Item = LbaStatus>) -> Vec<
         let status = if descriptor.mapped { MAPPED } else { DEALLOCATED };
         bytes.extend_from_slice(&[status, 0, 0, 0]);
     }
-    // The field PARAMETER DATA LENGTH does not count its own four bytes.
+    // The header field PARAMETER DATA LENGTH does not count its own four bytes.
     let length = (bytes.len() - 4) as u32;
     bytes[..4].copy_from_slice(&length.to_be_bytes());
     bytes
@@ -36,7 +36,7 @@ pub fn parse_lba_status_list(bytes: &[u8]) -> impl Iterator<Item = LbaStatus> + 
     body(bytes, 8, length).chunks_exact(16).map(|descriptor| LbaStatus {
         lba: u64_at(descriptor, 0).expect(WHOLE),
         blocks: u32_at(descriptor, 8).expect(WHOLE),
-        // Treat an anchored block as mapped, since its storage is reserved, too.
+        // Report an anchored block as mapped, because storage is reserved for it.
         mapped: u8_at(descriptor, 12).expect(WHOLE) & 0x0f != DEALLOCATED,
     })
 }

@@ -26,7 +26,7 @@ impl BlockCommand {
         TABLE.parse(cdb)
     }
 
-    /// Returns true if a block command has this operation code.
+    /// Returns true if `opcode` is the operation code of a block command.
     #[must_use]
     pub fn has_opcode(opcode: u8) -> bool {
         TABLE.has_opcode(opcode)
@@ -143,7 +143,7 @@ const fn sanitize(flags: u8) -> [u8; 10] {
 fn prevent_allow(cdb: &[u8]) -> Result<BlockCommand, Sense> {
     match cdb[4] & 0x03 {
         prevent @ 0..=1 => Ok(BlockCommand::PreventAllow { prevent: prevent == 1 }),
-        // PREVENT values 10b and 11b are obsolete; they were for medium changers.
+        // The PREVENT values 10b and 11b were for medium changers and are obsolete.
         _ => Err(Sense::invalid_bit_in_cdb(4, 1)),
     }
 }

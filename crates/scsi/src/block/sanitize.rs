@@ -2,11 +2,11 @@
 
 use crate::{Cdb, Sense, field::be16};
 
-/// The CDB fields of SANITIZE.
+/// The fields of a SANITIZE CDB.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Sanitize {
     pub action: SanitizeAction,
-    /// IMMED: the unit answers when the operation begins; otherwise when it is complete.
+    /// IMMED bit: if set, the unit answers when the operation begins, otherwise when it is complete.
     pub immediate: bool,
     /// AUSE: after a failure, the initiator may use EXIT FAILURE MODE.
     pub unrestricted_exit: bool,

@@ -9,9 +9,9 @@ pub struct StartStop {
     pub immediate: bool,
     /// POWER CONDITION, 0 to 15. START and LOEJ are valid only if it is 0.
     pub power_condition: u8,
-    /// NO_FLUSH: the unit need not make cached data stable before it stops.
+    /// NO_FLUSH bit: the unit need not make its cached data stable before it stops.
     pub no_flush: bool,
-    /// LOEJ: load the medium if START=1, eject it if START=0.
+    /// LOEJ bit: load the medium if START=1; eject the medium if START=0.
     pub load_eject: bool,
     pub start: bool,
 }

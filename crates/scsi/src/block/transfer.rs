@@ -11,9 +11,9 @@ pub struct BlockTransfer {
     pub lba: u64,
     /// The number of blocks. Some commands give zero a special meaning.
     pub blocks: u32,
-    /// Disable page out: a hint that these blocks will not be read soon.
+    /// DPO bit (disable page out): the initiator will not read these blocks again soon.
     pub dpo: bool,
-    /// Force unit access: read from stable storage, or write to it.
+    /// FUA bit (force unit access): the unit reads from stable storage, or writes to it before it answers.
     pub fua: bool,
     pub form: Form,
 }
@@ -39,7 +39,7 @@ pub enum ByteCheck {
     Medium = 0,
     /// 01b: compare the blocks with equally many blocks of data.
     Data = 1,
-    /// 11b: compare every block with one block of data.
+    /// BYTCHK=11b: the unit compares every block with the same single block of data.
     Block = 3,
 }
 

@@ -113,7 +113,7 @@ pub enum PrimaryCommand {
     ReportSupportedOperationCodes {
         /// REPORTING OPTIONS: which commands are reported.
         reporting: Reporting,
-        /// RCTD: return command timeouts descriptors.
+        /// RCTD bit: the initiator also requests the descriptors of command timeouts.
         timeouts: bool,
         allocation_length: u32,
     },
@@ -191,7 +191,7 @@ impl PrimaryCommand {
     }
 }
 
-/// Returns a CDB of MAINTENANCE IN or MAINTENANCE OUT; `flags` is its byte 2.
+/// Encodes the CDB of MAINTENANCE IN or MAINTENANCE OUT. `flags` becomes byte 2.
 fn maintenance(opcode: u8, action: u8, flags: u8, length: u32) -> Cdb {
     let mut cdb = [0; 12];
     cdb[..3].copy_from_slice(&[opcode, action, flags]);

@@ -3,18 +3,18 @@
 
 use crate::Sense;
 
-/// IDENTIFYING INFORMATION TYPE (SPC-4, 6.32).
+/// The field IDENTIFYING INFORMATION TYPE (SPC-4, 6.32).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 #[repr(u8)]
 pub enum IdentifyingType {
-    /// Bytes whose meaning is defined by the initiator that set them.
+    /// Bytes that only the initiator that has set them interprets.
     Unit = 0x00,
     /// UTF-8 text that ends with a zero byte.
     Text = 0x02,
 }
 
 impl IdentifyingType {
-    /// All types, in ascending order of their numbers.
+    /// All types of identifying information, in the order of their codes.
     pub const ALL: [Self; 2] = [Self::Unit, Self::Text];
 
     /// Returns the maximum length of the information in bytes.

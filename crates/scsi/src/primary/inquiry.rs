@@ -1,4 +1,4 @@
-//! Standard INQUIRY data (SPC-4, 6.6.2).
+//! The standard INQUIRY data of a logical unit (SPC-4, 6.6.2).
 
 use crate::field::{array_at, u16_at};
 
@@ -13,11 +13,11 @@ pub struct StandardInquiry {
     pub device_type: u8,
     /// RMB: the medium can be removed.
     pub removable: bool,
-    /// VERSION. 5: SPC-3; 6: SPC-4.
+    /// VERSION field: 5 for SPC-3, 6 for SPC-4.
     pub version: u8,
     /// HISUP: LUNs are assigned in the hierarchical form of REPORT LUNS.
     pub hierarchical_luns: bool,
-    /// CMDQUE: the unit accepts more than one command at a time.
+    /// CMDQUE bit: the unit accepts several commands at a time.
     pub command_queueing: bool,
     /// TPGS, 0 to 3: asymmetric logical unit access is managed implicitly (bit 0), explicitly (bit
     /// 1).
@@ -34,17 +34,17 @@ pub struct StandardInquiry {
     pub version_descriptors: [u16; 8],
 }
 
-/// SAM-5, no version claimed.
+/// Version descriptor of SAM-5, without the version of the document.
 pub const SAM_5: u16 = 0x00a0;
-/// iSCSI, no version claimed.
+/// Version descriptor of iSCSI, without the version of the document.
 pub const ISCSI: u16 = 0x0960;
-/// SPC-4, no version claimed.
+/// Version descriptor of SPC-4, without the version of the document.
 pub const SPC_4: u16 = 0x0460;
-/// SPC-3, no version claimed.
+/// Version descriptor of SPC-3, without the version of the document.
 pub const SPC_3: u16 = 0x0300;
-/// SBC-3, no version claimed.
+/// Version descriptor of SBC-3, without the version of the document.
 pub const SBC_3: u16 = 0x04c0;
-/// OSD-2, no version claimed.
+/// Version descriptor of OSD-2, without the version of the document.
 pub const OSD_2: u16 = 0x0440;
 /// PERIPHERAL DEVICE TYPE of an object storage device.
 pub const OBJECT_STORAGE: u8 = 0x11;
@@ -168,7 +168,7 @@ pub fn ascii<const N: usize>(text: &str) -> [u8; N] {
     bytes
 }
 
-/// The value of RESPONSE DATA FORMAT. The standards define no other value.
+/// Value of the field RESPONSE DATA FORMAT; the standards define no other value.
 const RESPONSE_DATA_FORMAT: u8 = 2;
 /// Length in bytes of standard INQUIRY data without the vendor specific part.
 const LENGTH: usize = 96;

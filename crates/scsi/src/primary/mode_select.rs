@@ -9,9 +9,9 @@ pub struct ModeSelect {
     pub ten: bool,
     /// PF: pages of the standard follow the header and the block descriptor.
     pub page_format: bool,
-    /// RTD: restore all default values; the command then has no parameter list.
+    /// RTD bit: the unit restores all default values, and the command has no parameter list.
     pub revert: bool,
-    /// SP: save the changed pages, so that they survive a power loss.
+    /// SP bit: the unit saves the changed pages, so that they survive a power loss.
     pub save: bool,
     /// At most 255 in MODE SELECT (6).
     pub parameter_list_length: u16,

@@ -20,7 +20,7 @@ pub struct ModeSense {
     pub allocation_length: u16,
 }
 
-/// PAGE CONTROL (SPC-4, table 167).
+/// The field PAGE CONTROL of MODE SENSE (SPC-4, table 167).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum PageControl {

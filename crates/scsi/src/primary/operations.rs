@@ -168,7 +168,7 @@ pub(crate) const ROWS: &[OperationRow<PrimaryCommand>] = &[
 
 type Parse = CdbParser<PrimaryCommand>;
 
-/// Makes the table row of one service action of PERSISTENT RESERVE IN.
+/// Creates the table row of a service action of PERSISTENT RESERVE IN.
 const fn reserve_in(action: u16, parse: Parse) -> OperationRow<PrimaryCommand> {
     quick(&[0x5e, 0x1f, 0, 0, 0, 0, 0, 0xff, 0xff, NACA], parse).with_service_action(action)
 }

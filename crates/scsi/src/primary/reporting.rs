@@ -2,14 +2,14 @@
 
 use crate::{Sense, field::be16};
 
-/// REPORTING OPTIONS with their arguments (SPC-4, table 277).
+/// The field REPORTING OPTIONS, with the command that it selects (SPC-4, table 277).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reporting {
     /// 000b: all commands of the unit.
     All,
-    /// 001b: the command with this operation code, which has no service actions.
+    /// 001b: report the command with this operation code, which has no service actions.
     OperationCode(u8),
-    /// 010b: the command with this operation code and service action.
+    /// 010b: report the command with this operation code and service action.
     ServiceAction(u8, u16),
     /// 011b: the command with this operation code and service action; the service action is 0 if
     /// the command has none.

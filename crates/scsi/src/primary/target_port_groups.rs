@@ -14,7 +14,7 @@ pub struct ReportTargetPortGroups {
     pub allocation_length: u32,
 }
 
-/// A target port group that is active/optimized and supports no other state.
+/// A target port group. The only state that it supports is active/optimized.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TargetPortGroup {
     pub group: u16,
@@ -22,10 +22,10 @@ pub struct TargetPortGroup {
     pub ports: Vec<u16>,
 }
 
-/// One descriptor in the parameter list of SET TARGET PORT GROUPS.
+/// A descriptor in the parameter list of SET TARGET PORT GROUPS: the state that a group is to have.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct WantedState {
-    /// ASYMMETRIC ACCESS STATE, 0 to 15; 0 is active/optimized.
+    /// ASYMMETRIC ACCESS STATE field, 0 to 15; 0 stands for active/optimized.
     pub state: u8,
     pub group: u16,
 }
@@ -88,7 +88,7 @@ impl WantedState {
     }
 }
 
-/// The AO_SUP bit: active/optimized is a supported state.
+/// AO_SUP bit: the group supports the state active/optimized.
 const ACTIVE_OPTIMIZED_SUPPORTED: u8 = 0x01;
 
 #[cfg(test)]

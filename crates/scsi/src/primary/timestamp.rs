@@ -2,7 +2,7 @@
 
 use crate::Sense;
 
-/// The clock of a device, as REPORT TIMESTAMP returns it.
+/// The time of the unit's clock, as REPORT TIMESTAMP returns it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Timestamp {
     pub origin: TimestampOrigin,

@@ -174,7 +174,7 @@ fn progress_of(key: SenseKey, bytes: Option<&[u8]>) -> Option<u16> {
     if told { u16_at(bytes, 1) } else { None }
 }
 
-/// Response codes (SPC-4, table 27).
+/// Response codes of sense data (SPC-4, table 27).
 const FIXED_CURRENT: u8 = 0x70;
 const FIXED_DEFERRED: u8 = 0x71;
 const DESCRIPTOR_CURRENT: u8 = 0x72;

@@ -16,7 +16,7 @@ pub struct Sense {
     pub key: SenseKey,
     pub asc: u8,
     pub ascq: u8,
-    /// The INFORMATION field; block commands put the first LBA in error there.
+    /// The field INFORMATION, in which block commands report the address of the first block in error.
     pub information: Option<u64>,
     /// The field of the CDB or of the parameter list that ILLEGAL REQUEST is about.
     pub field: Option<FieldPointer>,
@@ -136,7 +136,7 @@ impl Sense {
         sense
     }
 
-    /// Returns 5/24/00 with a pointer to one invalid bit of the CDB.
+    /// Returns INVALID FIELD IN CDB (5/24/00) with a pointer to the invalid bit.
     #[must_use]
     pub const fn invalid_bit_in_cdb(byte: u16, bit: u8) -> Self {
         let mut sense = Self::INVALID_FIELD_IN_CDB;
@@ -152,7 +152,7 @@ impl Sense {
         sense
     }
 
-    /// Returns true if key, ASC and ASCQ are equal; ignores the other fields.
+    /// Returns true if both have the same sense key, ASC and ASCQ. Ignores all other fields.
     #[must_use]
     pub fn is(&self, other: Self) -> bool {
         (self.key, self.asc, self.ascq) == (other.key, other.asc, other.ascq)

@@ -5,7 +5,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 
 use crate::Sense;
 
-/// The service actions of CLAIM OUT.
+/// The service actions of CLAIM OUT, with which a gateway becomes the exclusive writer of a unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ClaimAction {
@@ -13,7 +13,7 @@ pub enum ClaimAction {
     Claim = 0x00,
     /// Give the claim back. The owner's log then holds no data that the unit lacks.
     Release = 0x01,
-    /// Report the newest write that the log of the claim's owner guarantees to hold.
+    /// Report the newest write that the log of the exclusive writer guarantees to hold.
     Advance = 0x02,
 }
 
@@ -27,45 +27,45 @@ pub struct ClaimParameters {
     pub instance: [u8; 16],
     /// The log generation: how often the log was opened. At least 1.
     pub generation: u64,
-    /// The random number that identifies this opening of the log; not 0.
+    /// Random number that identifies this opening of the log; not 0.
     pub opening: u64,
     /// The log generation whose claim the unit granted last, as the log has recorded it. 0 if none
     /// was granted; equal to `generation` if this opening of the log presents its claim again.
     pub granted: u64,
-    /// The identifiers of the earlier openings of this log, at most 8.
+    /// The random numbers of at most 8 earlier openings of this log.
     pub predecessors: Vec<u64>,
-    /// True if the log may hold dirty data from now on.
+    /// True if the log may hold dirty data from now on: the gateway acknowledges writes before destage.
     pub writes_back: bool,
-    /// True if the log holds dirty data now.
+    /// True if the log holds dirty data at present.
     pub is_dirty: bool,
-    /// True to be granted the claim even if the unit may have lost writes.
+    /// True if the unit should grant the claim even if it may have lost writes.
     pub accept_loss: bool,
     /// True to be granted the claim even if a session of a predecessor exists. That session is then
     /// fenced.
     pub takes_over: bool,
-    /// True to share the unit with other gateways by coherence tokens.
+    /// True if the gateway shares the unit with other gateways under coherence tokens.
     pub shares: bool,
     /// The number of the newest write that the log guarantees to hold. `None` in a list of version
     /// 1, which older gateways send.
     pub confirmed: Option<u64>,
 }
 
-/// The parameter data of CLAIM IN: the state of the unit's claim.
+/// The parameter data of CLAIM IN: which gateway and log have the exclusive right to write the unit.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ClaimReport {
     /// The name of the initiator that claimed last; empty if the unit was never claimed.
     pub owner: String,
     /// The instance id of the owner's log.
     pub instance: [u8; 16],
-    /// The log generation whose claim was granted last.
+    /// Generation of the log to which the unit has granted its last claim.
     pub generation: u64,
-    /// True if the claim is in force.
+    /// True if the claim is in force, so that no other log may write the unit.
     pub is_held: bool,
     /// True if the owner's log may hold dirty data.
     pub is_dirty: bool,
-    /// True if the operator of the unit has dropped the claim.
+    /// True if the operator of the unit has dropped this claim.
     pub is_dropped: bool,
-    /// True if a session that has presented the claim exists.
+    /// True if a session of the claim's owner is connected and has presented the claim.
     pub is_present: bool,
     /// The number of the newest write that the log has confirmed. Only a report of the node itself
     /// has it: CLAIM IN does not transfer it, so it is 0 in a parsed report.
@@ -73,7 +73,7 @@ pub struct ClaimReport {
 }
 
 impl ClaimParameters {
-    /// The length in bytes of the longest parameter list of CLAIM OUT.
+    /// Maximum length in bytes of the parameter list of CLAIM OUT.
     pub const MOST_BYTES: usize = FIXED + 8 + MOST_PREDECESSORS * 8 + MOST_OWNER + CHECKSUM;
 
     /// Encodes the parameter list of CLAIM OUT with its checksum. The version is 2 if `confirmed`
@@ -169,7 +169,7 @@ impl ClaimParameters {
 }
 
 impl ClaimReport {
-    /// The length in bytes of the longest CLAIM IN report.
+    /// Maximum length in bytes of the CLAIM IN report.
     pub const MOST_BYTES: usize = REPORT_FIXED + MOST_OWNER + CHECKSUM;
 
     /// Encodes the CLAIM IN report with its checksum.
@@ -252,7 +252,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 const MAGIC: &[u8; 8] = b"FBYCLAIM";
 const VERSION: u8 = 1;
-/// The version of a CLAIM OUT list that has the field `confirmed`.
+/// Version of a CLAIM OUT parameter list that contains the field `confirmed`.
 const WITH_CONFIRMED: u8 = 2;
 /// The longest iSCSI name in bytes (RFC 7143, 4.2.7.1).
 const MOST_OWNER: usize = 223;

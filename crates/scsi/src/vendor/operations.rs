@@ -21,7 +21,7 @@ impl VendorCommand {
         TABLE.parse(cdb)
     }
 
-    /// Returns true if a vendor specific command has this operation code.
+    /// Returns true if `opcode` is the operation code of a vendor specific command of Forebay.
     #[must_use]
     pub fn has_opcode(opcode: u8) -> bool {
         TABLE.has_opcode(opcode)

@@ -20,7 +20,7 @@ pub struct BlockDeviceCharacteristics {
 impl BlockDeviceCharacteristics {
     pub const PAGE: u8 = 0xb1;
 
-    /// Encodes page B1h with its header, 64 bytes.
+    /// Encodes VPD page B1h (block device characteristics): 64 bytes with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
@@ -30,7 +30,7 @@ impl BlockDeviceCharacteristics {
         framed(Self::PAGE, &rest)
     }
 
-    /// Parses page B1h. Returns `None` for another page.
+    /// Parses VPD page B1h (block device characteristics). Returns `None` if `bytes` are another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;

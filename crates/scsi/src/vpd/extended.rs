@@ -3,7 +3,7 @@
 use super::page::{framed, unframed};
 use crate::field::u8_at;
 
-/// Optional features of the unit. All other fields of the page are zero.
+/// The optional features of a unit. All other fields of the page are zero.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ExtendedInquiry {
     /// HEADSUP: the unit supports head of queue tasks.
@@ -19,7 +19,7 @@ pub struct ExtendedInquiry {
 impl ExtendedInquiry {
     pub const PAGE: u8 = 0x86;
 
-    /// Encodes page 86h with its header, 64 bytes.
+    /// Encodes VPD page 86h (extended INQUIRY data): 64 bytes with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];
@@ -29,7 +29,7 @@ impl ExtendedInquiry {
         framed(Self::PAGE, &rest)
     }
 
-    /// Parses page 86h. Returns `None` for another page.
+    /// Parses VPD page 86h (extended INQUIRY data). Returns `None` if `bytes` are another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;

@@ -16,10 +16,10 @@ pub struct ForebayVolume {
 }
 
 impl ForebayVolume {
-    /// The page code, the first one that vendors may define.
+    /// Code of the VPD page, the first code that vendors may define.
     pub const PAGE: u8 = 0xc0;
 
-    /// Encodes page C0h with its header.
+    /// Encodes VPD page C0h of Forebay with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 24];
@@ -42,7 +42,7 @@ impl ForebayVolume {
     }
 }
 
-/// Distinguishes this page from page C0h of other vendors.
+/// The first bytes of the page, by which it is distinguished from page C0h of other vendors.
 const MAGIC: &[u8] = b"FBYVOLUM";
 const VERSION: u8 = 1;
 /// The flag for `orders_flushes`, in byte 14 of the page.

@@ -6,7 +6,7 @@ use super::page::{framed, unframed};
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DeviceIdentification(pub Vec<Designator>);
 
-/// One name of a logical unit, a target or a target port.
+/// A designator: one of the names of a logical unit, a target or a target port.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Designator {
     pub association: Association,
@@ -28,7 +28,7 @@ pub enum Association {
     Target = 2,
 }
 
-/// DESIGNATOR TYPE (SPC-4, table 503).
+/// The field DESIGNATOR TYPE (SPC-4, table 503).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DesignatorKind {
     VendorSpecific,

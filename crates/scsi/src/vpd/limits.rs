@@ -13,20 +13,20 @@ pub struct BlockLimitsPage {
     pub compare_and_write_blocks: u8,
     /// OPTIMAL TRANSFER LENGTH GRANULARITY in blocks.
     pub granularity_blocks: u16,
-    /// MAXIMUM TRANSFER LENGTH in blocks.
+    /// MAXIMUM TRANSFER LENGTH of the unit, in blocks.
     pub maximum_blocks: u32,
-    /// OPTIMAL TRANSFER LENGTH in blocks.
+    /// OPTIMAL TRANSFER LENGTH of the unit, in blocks.
     pub optimal_blocks: u32,
     /// MAXIMUM UNMAP LBA COUNT in blocks. Zero: the unit does not support UNMAP; all ones: no
     /// limit.
     pub unmap_blocks: u32,
-    /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT.
+    /// MAXIMUM UNMAP BLOCK DESCRIPTOR COUNT of an UNMAP command.
     pub unmap_descriptors: u32,
-    /// OPTIMAL UNMAP GRANULARITY in blocks.
+    /// OPTIMAL UNMAP GRANULARITY of the unit, in blocks.
     pub unmap_granularity_blocks: u32,
-    /// UNMAP GRANULARITY ALIGNMENT: the first block of a granule; `None` if it is unknown.
+    /// UNMAP GRANULARITY ALIGNMENT: the first block of a granule; `None` if that is unknown.
     pub unmap_alignment: Option<u32>,
-    /// MAXIMUM WRITE SAME LENGTH in blocks.
+    /// MAXIMUM WRITE SAME LENGTH of the unit, in blocks.
     pub write_same_blocks: u64,
     /// MAXIMUM ATOMIC TRANSFER LENGTH in blocks; zero: the unit does not support WRITE ATOMIC. The
     /// page reports no atomic boundaries.
@@ -39,7 +39,7 @@ pub struct BlockLimitsPage {
 impl BlockLimitsPage {
     pub const PAGE: u8 = 0xb0;
 
-    /// Encodes page B0h with its header, 64 bytes.
+    /// Encodes VPD page B0h (block limits): 64 bytes with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = [0; 60];

@@ -29,19 +29,19 @@ pub struct SupportedPages(pub Vec<u8>);
 impl SupportedPages {
     pub const PAGE: u8 = 0x00;
 
-    /// Encodes page 00h with its header.
+    /// Encodes VPD page 00h (supported pages) with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         framed(Self::PAGE, &self.0)
     }
 
-    /// Parses page 00h. Returns `None` for another page, and if the header is incomplete.
+    /// Parses VPD page 00h. Returns `None` if `bytes` are another page or the header is incomplete.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(unframed(Self::PAGE, bytes)?.to_vec()))
     }
 
-    /// Returns true if the unit supports the page with this code.
+    /// Returns true if the unit supports the VPD page with the code `page`.
     #[must_use]
     pub fn has(&self, page: u8) -> bool {
         self.0.contains(&page)

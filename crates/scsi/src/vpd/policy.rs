@@ -10,7 +10,7 @@ pub struct SharedModePages;
 impl SharedModePages {
     pub const PAGE: u8 = 0x87;
 
-    /// Encodes page 87h with its header, 8 bytes.
+    /// Encodes VPD page 87h (mode page policy): 8 bytes with its header.
     #[must_use]
     pub fn to_bytes(self) -> Vec<u8> {
         // 3Fh and FFh in POLICY PAGE CODE and POLICY SUBPAGE CODE stand for all pages and subpages.

@@ -6,15 +6,15 @@ use crate::field::u8_at;
 /// Logical block provisioning: how initiators can deallocate blocks of the unit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogicalBlockProvisioning {
-    /// LBPU: the unit supports UNMAP.
+    /// LBPU bit: the unit supports UNMAP.
     pub unmap: bool,
-    /// LBPWS: WRITE SAME (16) with UNMAP=1 deallocates.
+    /// LBPWS bit: a WRITE SAME (16) with UNMAP=1 deallocates blocks.
     pub write_same_16: bool,
-    /// LBPWS10: WRITE SAME (10) with UNMAP=1 deallocates.
+    /// LBPWS10 bit: a WRITE SAME (10) with UNMAP=1 deallocates blocks.
     pub write_same_10: bool,
     /// LBPRZ: deallocated blocks read as zeros.
     pub reads_zeros: bool,
-    /// ANC_SUP: blocks can be anchored.
+    /// ANC_SUP bit: the unit supports anchored blocks.
     pub anchor: bool,
     pub provisioning: ProvisioningType,
     /// THRESHOLD EXPONENT: a threshold set has 2 to this power blocks. 0: the unit has no
@@ -22,11 +22,11 @@ pub struct LogicalBlockProvisioning {
     pub threshold_exponent: u8,
 }
 
-/// PROVISIONING TYPE (SBC-3, table 192).
+/// The field PROVISIONING TYPE (SBC-3, table 192).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum ProvisioningType {
-    /// Fully provisioned, or not reported.
+    /// The unit is fully provisioned, or does not report its provisioning type.
     Full = 0,
     Resource = 1,
     Thin = 2,
@@ -46,7 +46,7 @@ impl LogicalBlockProvisioning {
         framed(Self::PAGE, &[self.threshold_exponent, flags, self.provisioning as u8, 0])
     }
 
-    /// Parses page B2h. Returns `None` for another page.
+    /// Parses VPD page B2h (logical block provisioning). Returns `None` if `bytes` are another page.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = unframed(Self::PAGE, bytes)?;

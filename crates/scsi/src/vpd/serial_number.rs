@@ -10,7 +10,7 @@ pub struct UnitSerialNumber(pub String);
 impl UnitSerialNumber {
     pub const PAGE: u8 = 0x80;
 
-    /// Encodes page 80h with its header.
+    /// Encodes VPD page 80h (unit serial number) with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         framed(Self::PAGE, self.0.as_bytes())

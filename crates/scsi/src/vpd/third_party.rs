@@ -1,4 +1,4 @@
-//! Page 8Fh: third-party copy (SPC-4, 7.8.17; SBC-3, 6.6.6).
+//! VPD page 8Fh: third-party copy (SPC-4, 7.8.17; SBC-3, 6.6.6).
 
 use super::page::framed;
 use crate::{
@@ -11,9 +11,9 @@ use crate::{
 pub struct ThirdPartyCopy {
     /// The block length of the unit in bytes, which the limits in this page are based on.
     pub block_size: u32,
-    /// The most blocks that one token can represent.
+    /// Maximum number of blocks that one ROD token can represent.
     pub token_blocks: u64,
-    /// The optimal number of blocks of one token.
+    /// Optimal number of blocks for one ROD token.
     pub optimal_blocks: u64,
     /// INACTIVITY TIMEOUT in seconds if the initiator requests none.
     pub default_timeout_s: u32,
@@ -24,7 +24,7 @@ pub struct ThirdPartyCopy {
 impl ThirdPartyCopy {
     pub const PAGE: u8 = 0x8f;
 
-    /// Encodes page 8Fh with its header.
+    /// Encodes VPD page 8Fh (third-party copy) with its header.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut rest = Vec::new();
@@ -49,7 +49,7 @@ impl ThirdPartyCopy {
         bytes
     }
 
-    /// Encodes the descriptor "general copy operations".
+    /// Encodes the descriptor "general copy operations" of the page.
     fn general(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&(CONCURRENT as u32).to_be_bytes());
@@ -77,7 +77,7 @@ fn commands() -> Vec<u8> {
     bytes
 }
 
-/// Encodes the descriptor "parameter data".
+/// Encodes the descriptor "parameter data" of the page.
 fn parameters() -> [u8; 28] {
     let mut bytes = [0; 28];
     bytes[4..6].copy_from_slice(&limits::CSCDS.to_be_bytes());

@@ -7,15 +7,15 @@ use crate::{Cdb, field::be32};
 /// brackets), with the list identifier of the copy that the command asks about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CopyResults {
-    /// COPY STATUS (LID1) (00h).
+    /// Service action 00h: COPY STATUS (LID1), with the list identifier.
     Status1(u8),
-    /// OPERATING PARAMETERS (03h).
+    /// Service action 03h: OPERATING PARAMETERS.
     OperatingParameters,
-    /// FAILED SEGMENT DETAILS (LID1) (04h).
+    /// Service action 04h: FAILED SEGMENT DETAILS (LID1), with the list identifier.
     FailedSegment1(u8),
-    /// COPY STATUS (LID4) (05h).
+    /// Service action 05h: COPY STATUS (LID4), with the list identifier.
     Status4(u32),
-    /// RECEIVE ROD TOKEN INFORMATION (07h).
+    /// Service action 07h: RECEIVE ROD TOKEN INFORMATION, with the list identifier.
     RodTokens(u32),
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn encode_out(action: u8, list: u32, parameter_list_length: u32) -> C
     Cdb::new(&cdb)
 }
 
-/// Encodes COPY OPERATION ABORT for the copy with this list identifier.
+/// Encodes COPY OPERATION ABORT for the copy whose list identifier is `list`.
 pub(crate) fn encode_abort(list: u32) -> Cdb {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1]) = (0x83, 0x1c);
@@ -64,7 +64,7 @@ pub(crate) fn encode_abort(list: u32) -> Cdb {
     Cdb::new(&cdb)
 }
 
-/// Returns list identifier and parameter list length of THIRD-PARTY COPY OUT.
+/// Returns the list identifier and the parameter list length in a THIRD-PARTY COPY OUT CDB.
 pub(crate) fn parse_out(cdb: &[u8]) -> (u32, u32) {
     (be32(cdb, 6), be32(cdb, 10))
 }

@@ -14,7 +14,7 @@ pub struct CopyList {
     /// True if the list has an identifier (LIST ID USAGE is not 11b). The initiator may then query
     /// the result under `list`.
     pub identified: bool,
-    /// CSCD descriptors: the units that take part. Segments refer to them by index.
+    /// CSCD descriptors, which name the units of the copy. Segments refer to them by index.
     pub cscds: Vec<Cscd>,
     /// Segment descriptors, in the order of execution.
     pub segments: Vec<CopySegment>,
@@ -42,9 +42,9 @@ pub struct CopySegment {
     /// Index of the CSCD descriptor of the unit to write.
     pub destination: u16,
     pub blocks: u16,
-    /// The first block to read.
+    /// Address of the first block that the copy reads.
     pub source_lba: u64,
-    /// The first block to write.
+    /// Address of the first block that the copy writes.
     pub destination_lba: u64,
 }
 
@@ -155,7 +155,7 @@ fn descriptors<T>(
 }
 
 impl Cscd {
-    /// Returns a CSCD descriptor of the unit with this NAA designator.
+    /// Creates a CSCD descriptor of the unit that has this NAA designator.
     #[must_use]
     pub const fn naa(naa: [u8; 16], block_size: u32) -> Self {
         Self { naa: Some(naa), block_size, lu_id_type: 0, null: false }
@@ -222,10 +222,10 @@ impl CopySegment {
     }
 }
 
-/// Descriptor type codes of EXTENDED COPY.
+/// Descriptor type codes in the parameter list of EXTENDED COPY.
 const IDENTIFICATION: u8 = 0xe4;
 const BLOCK_TO_BLOCK: u8 = 0x02;
-/// Descriptor lengths in bytes.
+/// Lengths in bytes of the descriptors of EXTENDED COPY.
 const CSCD_BYTES: usize = 32;
 const SEGMENT_BYTES: usize = 28;
 /// The length in bytes of the header of a LID1 list, which comes before the descriptors.

@@ -1,4 +1,4 @@
-//! Third-party copy: commands, lists and tokens (SPC-4, 5.16).
+//! Third-party copies: their commands, parameter lists and ROD tokens (SPC-4, 5.16).
 
 pub(crate) mod cdb;
 mod list;

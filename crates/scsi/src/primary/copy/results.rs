@@ -3,10 +3,10 @@
 use super::{list::limits, token::TOKEN_BYTES};
 use crate::Sense;
 
-/// The progress or result of one copy.
+/// The progress or the result of a third-party copy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CopyStatus {
-    /// The service action of the command that requested the copy.
+    /// Service action of the command that has requested the copy.
     pub service_action: u8,
     pub state: CopyState,
     /// The number of segments or ranges that were processed.
@@ -27,7 +27,7 @@ pub enum CopyState {
 }
 
 impl CopyStatus {
-    /// Encodes COPY STATUS (LID1) data.
+    /// Encodes the response to COPY STATUS (LID1).
     #[must_use]
     pub fn to_short_bytes(&self) -> Vec<u8> {
         let status = match self.state {
@@ -57,7 +57,7 @@ impl CopyStatus {
             CopyState::Failed(_) => 0x02,
             CopyState::Aborted => 0x60,
         };
-        // Byte 12 is EXTENDED COPY COMPLETION STATUS, the SCSI status of the copy command.
+        // Byte 12, EXTENDED COPY COMPLETION STATUS, is the SCSI status of the copy command.
         bytes[12] = if matches!(self.state, CopyState::Failed(_)) { 0x02 } else { 0 };
         (bytes[13], bytes[14]) = (SENSE_BYTES as u8, sense.len().min(SENSE_BYTES) as u8);
         bytes[15] = IN_BLOCKS;
@@ -73,7 +73,7 @@ impl CopyStatus {
                 bytes.extend_from_slice(token);
             }
         }
-        // The field AVAILABLE DATA does not count its own four bytes.
+        // The header field AVAILABLE DATA does not count its own four bytes.
         let available = (bytes.len() - 4) as u32;
         bytes[..4].copy_from_slice(&available.to_be_bytes());
         bytes

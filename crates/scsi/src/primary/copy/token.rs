@@ -23,7 +23,7 @@ pub struct TokenRange {
 pub struct PopulateToken {
     /// INACTIVITY TIMEOUT in seconds; zero requests the default.
     pub timeout_s: u32,
-    /// ROD TYPE, if the initiator requests one (RTV=1).
+    /// ROD TYPE field; `None` if the initiator requests no type (RTV=0).
     pub rod_type: Option<u32>,
     /// The blocks that the token will represent.
     pub ranges: Vec<TokenRange>,
@@ -32,12 +32,12 @@ pub struct PopulateToken {
 /// The parameter list of WRITE USING TOKEN.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WriteUsingToken {
-    /// DEL_TKN: the target may discard the token after this command.
+    /// DEL_TKN bit: the target may delete the token after this command.
     pub delete: bool,
-    /// OFFSET INTO ROD, in blocks.
+    /// OFFSET INTO ROD field, in blocks.
     pub offset: u64,
     pub token: [u8; TOKEN_BYTES],
-    /// The blocks to write.
+    /// The ranges of blocks that the command writes.
     pub ranges: Vec<TokenRange>,
 }
 
@@ -45,7 +45,7 @@ pub struct WriteUsingToken {
 /// the fields other than `identifier` and `secret` are for people who inspect a trace.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RodToken {
-    /// COPY MANAGER ROD TOKEN IDENTIFIER: unique among the tokens of a copy manager.
+    /// COPY MANAGER ROD TOKEN IDENTIFIER, which no other token of the same copy manager has.
     pub identifier: u64,
     /// The unit that made the token.
     pub creator: Cscd,
@@ -58,7 +58,7 @@ pub struct RodToken {
 /// Point in time copy, change vulnerable (SPC-4, table 108): a write to the represented blocks
 /// invalidates the token.
 pub const ROD_TYPE: u32 = 0x0080_0001;
-/// The most ranges in one list.
+/// Maximum number of block ranges in a parameter list.
 pub const RANGES: usize = 64;
 
 impl PopulateToken {

@@ -5,7 +5,7 @@ use crate::{Cdb, PageControl, field::be16};
 /// The CDB fields of LOG SENSE.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogSense {
-    /// SP: save the log parameters.
+    /// SP bit: the unit saves the log parameters.
     pub save: bool,
     /// PC: threshold or cumulative values, current or default (SPC-4, table 193). The values of the
     /// field are the same as in PAGE CONTROL of mode pages. Initiators usually request 01b, current
@@ -23,7 +23,7 @@ pub struct LogSense {
 pub struct LogSelect {
     /// PCR: reset the counters to zero.
     pub reset: bool,
-    /// SP: save the log parameters.
+    /// SP bit: the unit saves the log parameters.
     pub save: bool,
     pub control: PageControl,
     /// PAGE CODE; 0 stands for all pages.

@@ -4,7 +4,7 @@ use crate::field::{body, u8_at, u16_at};
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogPage {
-    /// PAGE CODE, 0 to 3Fh.
+    /// PAGE CODE of the log page, 0 to 3Fh.
     pub code: u8,
     /// SUBPAGE CODE; 0 for a page without subpage format.
     pub subpage: u8,
@@ -12,7 +12,7 @@ pub struct LogPage {
     pub parameters: Vec<LogParameter>,
 }
 
-/// A log parameter in binary list format. Initiators cannot set or save it.
+/// A log parameter in binary list format, which initiators can neither set nor save.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogParameter {
     pub code: u16,
@@ -24,18 +24,18 @@ pub struct LogParameter {
 /// see [`crate::vpd::LogicalBlockProvisioning`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ProvisioningCounts {
-    /// Parameter 0001h: the available space.
+    /// Parameter 0001h of the page: the available space.
     pub available: u32,
-    /// Parameter 0002h: the used space.
+    /// Parameter 0002h of the page: the used space.
     pub used: u32,
-    /// True if other units share the available space.
+    /// True if other units use the same available space.
     pub shared: bool,
 }
 
 /// Page 2Fh, Informational Exceptions (SPC-4, 7.3.9): the most recent exception of the unit.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct InformationalExceptions {
-    /// The additional sense code of the exception; 0 if there was none.
+    /// ASC (additional sense code) of the exception; 0 without an exception.
     pub asc: u8,
     pub ascq: u8,
 }
@@ -77,7 +77,7 @@ impl ProvisioningCounts {
 
     #[must_use]
     pub fn to_page(self) -> LogPage {
-        // SCOPE 01b: the count is of this unit only; 10b: it includes other units.
+        // SCOPE: 01b if the count is that of this unit only; 10b if it includes other units.
         let scope = if self.shared { 2 } else { 1 };
         let count = |code: u16, count: u32| {
             let mut value = count.to_be_bytes().to_vec();

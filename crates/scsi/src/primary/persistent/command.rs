@@ -88,7 +88,7 @@ impl PersistentReserveOut {
         action: fn(ReservationType) -> ReserveAction,
         cdb: &[u8],
     ) -> Result<Self, Sense> {
-        // Refuse other values of SCOPE than 0, the logical unit.
+        // SCOPE must be 0, which is the logical unit.
         if cdb[2] >> 4 != 0 {
             return Err(Sense::invalid_bit_in_cdb(2, 7));
         }
@@ -115,7 +115,7 @@ impl ReserveAction {
 }
 
 impl ReservationType {
-    /// All types, in ascending order of their numbers.
+    /// All types of reservations, in the order of their codes.
     pub const ALL: [Self; 6] = [
         Self::WriteExclusive,
         Self::ExclusiveAccess,
@@ -142,7 +142,7 @@ impl ReservationType {
         !matches!(self, Self::WriteExclusive | Self::ExclusiveAccess)
     }
 
-    /// Returns true if the reservation also prevents other nexuses from reading.
+    /// Returns true if this type of reservation also prevents other nexuses from reading.
     #[must_use]
     pub fn excludes_reading(self) -> bool {
         matches!(

@@ -17,7 +17,7 @@ pub struct OutParameters {
     pub persist: bool,
     /// ALL_TG_PT: register on all target ports.
     pub all_target_ports: bool,
-    /// SPEC_I_PT: register these initiator ports as well; `None` if the bit is not set.
+    /// Initiator ports to register as well (SPEC_I_PT); `None` if the bit is not set.
     pub ports: Option<Vec<TransportId>>,
 }
 
@@ -28,7 +28,7 @@ pub struct MoveParameters {
     pub key: u64,
     /// SERVICE ACTION RESERVATION KEY: the key under which the new holder will be registered.
     pub action_key: u64,
-    /// UNREG: remove the registration of this nexus.
+    /// UNREG bit: the unit removes the registration of this nexus.
     pub unregister: bool,
     /// APTPL: registrations and reservation survive a power loss.
     pub persist: bool,
@@ -147,7 +147,7 @@ fn ports(bytes: &[u8]) -> Result<Vec<TransportId>, Sense> {
 
 /// The length in bytes of a parameter list without TransportIDs.
 const BASIC: usize = 24;
-/// The most TransportIDs in one list: more initiator ports than a cluster has nodes.
+/// Maximum number of TransportIDs in a parameter list: more ports than a cluster has nodes.
 const MOST_PORTS: usize = 256;
 const SPEC_I_PT: u8 = 0x08;
 const ALL_TG_PT: u8 = 0x04;

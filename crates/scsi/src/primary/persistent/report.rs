@@ -21,11 +21,11 @@ pub struct Capabilities {
     pub persists: bool,
 }
 
-/// One registration in READ FULL STATUS.
+/// A registration, as READ FULL STATUS reports it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct FullStatus {
     pub key: u64,
-    /// The type of the reservation, if this nexus holds it.
+    /// Type of the reservation if this nexus holds the reservation; otherwise `None`.
     pub held: Option<ReservationType>,
     pub target_port: u16,
     pub port: TransportId,
@@ -65,7 +65,7 @@ pub fn full_status(generation: u32, all: impl IntoIterator<Item = FullStatus>) -
 }
 
 impl Capabilities {
-    /// Encodes REPORT CAPABILITIES data.
+    /// Encodes the response to REPORT CAPABILITIES.
     #[must_use]
     pub fn to_bytes(self) -> Vec<u8> {
         let crh_sip_atp = 0x10 | 0x08 | 0x04;
