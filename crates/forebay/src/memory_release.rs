@@ -29,6 +29,6 @@ fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Nothing to do: allocators other than glibc's return memory on their own.
+/// Does nothing, because allocators other than glibc's return memory on their own.
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}

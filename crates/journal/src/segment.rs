@@ -8,7 +8,7 @@ use crate::{
     seal::{Salt, Tag},
 };
 
-/// What a record of the log says about the content of its slots.
+/// The kind of a log record: whether its slots have data, have zeros, or are void.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LogRecordKind {
     /// The sectors of `mask` have the content of the record's data block.

@@ -43,7 +43,7 @@ impl CommandOutcomeKind {
 /// The next step for a command that the session has completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum CommandVerdict {
-    /// The command has succeeded. Its caller receives the data.
+    /// The command has succeeded, so the caller receives its data.
     Performed,
     /// The command failed: the caller gets the outcome as an error.
     Failed,
