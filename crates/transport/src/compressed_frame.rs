@@ -55,21 +55,21 @@ pub enum Damaged {
     Content,
 }
 
-/// The result of [`Packer::pack`].
+/// The result of [`Packer::pack`]: whether the content of a frame was compressed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Made {
-    /// The header and this number of compressed bytes were appended.
+    /// The frame's header and this number of compressed bytes were appended to the output.
     Packed(usize),
     /// Only the header was appended. The content follows uncompressed.
     Stored,
 }
 
-/// Compresses the output of one connection into frames.
+/// Compresses the output of a connection into frames.
 pub struct Packer {
     squeezer: Squeezer,
-    /// A buffer in which the pieces of one frame's content are joined.
+    /// A buffer in which the pieces of a frame's content are joined before compression.
     raw: Vec<u8>,
-    /// The number of bytes to store before the next attempt to compress.
+    /// Number of bytes to store uncompressed before compression is tried again.
     untried: usize,
     /// The value to which `untried` was last set; 0 after content that compression shortened
     /// enough.
@@ -171,13 +171,13 @@ impl Squeezer {
     }
 }
 
-/// Decompresses the frames of one connection.
+/// Decompresses the frames that a connection has received.
 pub struct Unpacker {
     unsqueezer: Unsqueezer,
     /// The content of the last compressed frame. The bytes before `at` have been delivered.
     plain: Vec<u8>,
     at: usize,
-    /// The number of bytes of an uncompressed frame that have not been delivered yet.
+    /// Number of bytes of an uncompressed frame that still have to be delivered.
     stored: usize,
 }
 
@@ -192,7 +192,7 @@ enum Head {
 }
 
 impl Head {
-    /// Parses a header. Returns `None` if `input` is shorter than one.
+    /// Parses the header of a frame. Returns `None` if `input` is shorter than a header.
     fn parse(input: &[u8]) -> Result<Option<Self>, Damaged> {
         let Some(&[a, b, c, d]) = input.first_chunk::<HEAD>() else { return Ok(None) };
         let (raw, packed) = (u16::from_be_bytes([a, b]).into(), u16::from_be_bytes([c, d]).into());
@@ -331,7 +331,7 @@ mod tests {
         (0..length).map(|at| (at / 7 % 11) as u8).collect()
     }
 
-    /// Packs all bytes into frames with content of this length.
+    /// Packs all bytes into frames, each with `length` bytes of content.
     fn packed(packer: &mut Packer, bytes: &[u8], length: usize) -> Vec<u8> {
         let mut all = Vec::new();
         for part in bytes.chunks(length) {

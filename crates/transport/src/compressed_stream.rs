@@ -38,9 +38,9 @@ pub struct Compressed {
     method: Compression,
     packer: Packer,
     unpacker: Unpacker,
-    /// Bytes received from the lower stream (TCP or TLS) that are not decoded yet.
+    /// Bytes received from the stream below (TCP or TLS) that still have to be decoded.
     input: BytesMut,
-    /// The number of bytes that one read requests.
+    /// Number of bytes that one read of the stream below requests.
     read_bytes: usize,
     begun: UnwrittenFrames,
     bytes: LinkBytes,
@@ -51,13 +51,13 @@ pub struct Compressed {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LinkBytes {
     pub method: Compression,
-    /// Bytes sent, before compression.
+    /// Number of bytes sent, before compression.
     pub out: u64,
-    /// Bytes sent, after compression.
+    /// Number of bytes sent, after compression.
     pub out_packed: u64,
-    /// Bytes received, after decompression.
+    /// Number of bytes received, after decompression.
     pub in_: u64,
-    /// Bytes received, before decompression.
+    /// Number of bytes received, before decompression.
     pub in_packed: u64,
 }
 
@@ -276,7 +276,7 @@ impl UnwrittenFrames {
     }
 }
 
-/// Returns the pieces of the queue without its first `skipped` bytes.
+/// Returns the pieces of the queued output without its first `skipped` bytes.
 fn from(output: &PduOutput, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     output.pieces().filter_map(move |piece| {
         let skip = skipped.min(piece.len());
@@ -285,7 +285,7 @@ fn from(output: &PduOutput, mut skipped: usize) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The frames to write, and the caller's queue from which they were made.
+/// The frames that still have to be written, and the caller's queue from which they were made.
 struct QueuedFrames<'a> {
     begun: &'a mut UnwrittenFrames,
     output: &'a mut PduOutput,

@@ -21,14 +21,14 @@ pub struct CongestionControl(Option<Arc<WantedCongestion>>);
 
 struct WantedCongestion {
     how: CongestionMethod,
-    /// True once a caller has received the reason why this congestion control is unavailable.
+    /// Set once a caller has received the reason why this congestion control is unavailable, to report it only once.
     is_reported: AtomicBool,
 }
 
 enum CongestionMethod {
     /// A congestion control of the kernel, by name.
     Named(String),
-    /// One congestion window for all connections of a session.
+    /// All connections of a session share one congestion window.
     Ensemble(Arc<Fair>),
 }
 
@@ -42,14 +42,13 @@ impl fmt::Debug for WantedCongestion {
 }
 
 impl CongestionControl {
-    /// Selects the kernel's congestion control with this name, which must be listed in
-    /// `tcp_available_congestion_control`.
+    /// Selects the congestion control `name` of the kernel, which must be listed in `tcp_available_congestion_control`.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
         Self::wanted(CongestionMethod::Named(name.into()))
     }
 
-    /// Selects an ensemble: the connections of each session share one congestion window.
+    /// Selects an ensemble: all connections of a session share one congestion window.
     #[must_use]
     pub fn ensemble(fair: Arc<Fair>) -> Self {
         Self::wanted(CongestionMethod::Ensemble(fair))
@@ -80,21 +79,21 @@ impl CongestionControl {
     }
 }
 
-/// The congestion control of one session, and the state that its connections share.
+/// The congestion control of a session, and the state that its connections share.
 pub struct SessionCongestion {
     wanted: Option<Arc<WantedCongestion>>,
     ensemble: Option<Result<Ensemble, fairtcp::Error>>,
     newest: Mutex<Newest>,
 }
 
-/// Properties of the newest connection, as `take_in` has read them from its socket.
+/// Properties of the newest connection, which `take_in` has read from its socket.
 #[derive(Default)]
 struct Newest {
     name: String,
     segment_bytes: u32,
 }
 
-/// The congestion control of a session and its state.
+/// The congestion control of a session and its present state, for status reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CongestionStatistics {
     /// The kernel's name for the congestion control of the session's newest connection.
@@ -102,7 +101,7 @@ pub struct CongestionStatistics {
     /// The payload of a full segment in bytes, read when the newest connection was added. It converts the segments in
     /// the state of an ensemble into bytes. Zero if the kernel does not report it.
     pub segment_bytes: u32,
-    /// The state that the connections share; `None` if they share none.
+    /// The state that the connections of the session share; `None` if each has its own.
     pub ensemble: Option<EnsembleControlBlock>,
 }
 
@@ -112,7 +111,7 @@ impl SessionCongestion {
     pub fn take_in(&self, stream: &ConnectionStream) -> Option<String> {
         let socket = SockRef::from(stream.tcp());
         let failed = self.select(stream).err();
-        // Ignore an error: Linux before 2.6.13 does not have this option.
+        // Ignore an error, since Linux before 2.6.13 does not have the option TCP_CONGESTION.
         let name = socket.tcp_congestion().unwrap_or_default();
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
         *self.newest.lock() = Newest {
@@ -143,7 +142,7 @@ impl SessionCongestion {
         }
     }
 
-    /// Returns the current state of the session's congestion control.
+    /// Returns the present state of the session's congestion control.
     #[must_use]
     pub fn statistics(&self) -> CongestionStatistics {
         let ensemble = self.ensemble.as_ref().and_then(|it| it.as_ref().ok());
@@ -175,7 +174,7 @@ mod tests {
         assert_eq!(default.take_in(&stream), None);
         let before = default.statistics();
         assert!(!before.name.is_empty() && before.ensemble.is_none(), "{before:?}");
-        // Every IPv4 host must accept segments of this size (RFC 9293, 3.7.1).
+        // Every IPv4 host must accept TCP segments of this size (RFC 9293, 3.7.1).
         assert!(before.segment_bytes >= 536, "{before:?}");
         let wanted = CongestionControl::named("no_such_thing");
         let told = wanted.session().take_in(&stream).expect("told");

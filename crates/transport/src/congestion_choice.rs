@@ -14,14 +14,14 @@ use crate::CongestionControl;
 pub enum CongestionChoice {
     #[default]
     KernelDefault,
-    /// An ensemble that shares a congestion window or a model of the path.
+    /// The connections form an ensemble, which shares a congestion window or a model of the path.
     Ensemble {
-        /// Which connections share state.
+        /// Which connections belong to the same ensemble.
         sharing: WindowSharing,
-        /// How the window grows.
+        /// The algorithm by which the shared congestion window grows.
         growth: Growth,
     },
-    /// The kernel's congestion control with this name.
+    /// The congestion control of the kernel with this name.
     Named(String),
 }
 
@@ -40,7 +40,7 @@ impl CongestionChoice {
         Self::Ensemble { sharing: WindowSharing::Session, growth: Growth::PerSegment }
     }
 
-    /// Returns the options of the ensemble's BPF program; `None` if no program is needed.
+    /// Returns the options of the BPF program that implements the ensemble; `None` if none is needed.
     #[must_use]
     pub fn options(&self) -> Option<EnsembleOptions> {
         match *self {

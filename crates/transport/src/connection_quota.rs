@@ -1,4 +1,4 @@
-//! Limits the number of connections whose peers have not authenticated yet.
+//! Limits the number of connections whose peers have not authenticated themselves yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -37,19 +37,19 @@ struct PermitHolder {
     rank: Rank,
 }
 
-/// The state of a connection's login, which decides whether it can lose its permit.
+/// How far the login of a connection is, which decides whether the connection can lose its permit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Rank {
     /// The login has failed, and the response is being sent. Such connections lose their permits
     /// first.
     Failed,
-    /// The peer has not authenticated yet.
+    /// The peer has not authenticated itself yet.
     Stranger,
-    /// The peer has authenticated and keeps its permit.
+    /// The peer has authenticated itself, so its connection keeps its permit.
     Kept,
 }
 
-/// The permit of one connection, which is freed when this value is dropped.
+/// The permit of a connection to log in. Dropping this frees the permit for another connection.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     places: Arc<ConnectionQuota>,
@@ -94,7 +94,7 @@ impl ConnectionQuota {
 }
 
 impl ConnectionQuotaState {
-    /// Returns the oldest permit with this rank for which `is_meant` returns true.
+    /// Returns the oldest permit that has this rank and for which `is_meant` returns true.
     fn oldest(&self, rank: Rank, is_meant: impl Fn(&PermitHolder) -> bool) -> Option<u64> {
         let found = self.taken.iter().find(|(_, taken)| taken.rank == rank && is_meant(taken));
         found.map(|(number, _)| *number)
@@ -205,7 +205,7 @@ mod tests {
             assert!(!is_lost(place).await);
         }
         assert_eq!(places.taken(), 6);
-        // The new connection itself makes its address the party with the most permits.
+        // With the new connection, its own address is the one with the most permits.
         let _more = enter(3);
         assert!(is_lost(&other[0]).await && !is_lost(&busy[1]).await);
         drop((quiet, busy, other, newcomer));

@@ -8,9 +8,9 @@ use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Distrust {
-    /// The cause. It decides what an operator must change.
+    /// The cause of the failed handshake, from which the remedy follows.
     pub cause: DistrustCause,
-    /// The reason in words for a message, from rustls or from this file.
+    /// The reason as text for messages, from rustls or from this file.
     pub reason: Arc<str>,
 }
 
@@ -19,9 +19,9 @@ pub struct Distrust {
 pub enum DistrustCause {
     /// No authority that we trust has signed the peer's certificate.
     UnknownAuthority,
-    /// The peer's certificate is for another name than the one we connected to.
+    /// The peer's certificate is for a name other than the one to which we have connected.
     OtherName,
-    /// The peer's certificate has expired, or is not valid yet.
+    /// The peer's certificate has expired or is not valid yet.
     OutOfDate,
     /// The peer requires a certificate from us, and we have sent none.
     OursMissing,
@@ -29,7 +29,7 @@ pub enum DistrustCause {
     OursRefused,
     /// The peer does not speak TLS.
     NoTls,
-    /// Any other cause, such as no algorithm in common.
+    /// Any other cause, for example that the two ends have no algorithm in common.
     Other,
 }
 

@@ -1,13 +1,13 @@
-//! The results of one read or write of a socket.
+//! The results of reading from a socket and of writing queued output to it.
 
-/// The result of one read.
+/// The result of one read from a socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Received {
-    /// This number of bytes was read. The socket may hold more.
+    /// This number of bytes was read. The socket may have more input.
     Bytes(usize),
-    /// The socket has no input now. Wait until it is readable.
+    /// The socket has no input at present: wait until it is readable.
     Nothing,
-    /// The peer has closed its direction of the connection.
+    /// The peer will send no more bytes (end of the stream).
     Closed,
 }
 
@@ -16,7 +16,7 @@ pub enum Received {
 pub enum SendProgress {
     /// The kernel has accepted all queued output.
     All,
-    /// The kernel accepts no more now. Wait until the socket is writable.
+    /// The kernel accepts no more output at present: wait until the socket is writable.
     Blocked,
 }
 

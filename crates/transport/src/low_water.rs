@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::socket_options;
 
-/// The low-water mark of one socket, and what is needed to choose it.
+/// Chooses the low-water mark of a socket: the number of bytes that must arrive before it becomes readable.
 #[derive(Debug)]
 pub(crate) struct LowWater {
     /// The low-water mark that is set in the kernel, in bytes.

@@ -54,12 +54,12 @@ const LAST_LOOK: u64 = 16 << 20;
 /// third packet of a response of 4 KiB by a twentieth of the round trip time.
 #[derive(Debug, Default)]
 pub(crate) enum Pacing {
-    /// No output was longer than [`FIRST_WINDOW`] until now.
+    /// The connection has never had more queued output than [`FIRST_WINDOW`], so it is not paced yet.
     #[default]
     None,
     /// The round trip time is below [`DISTANT`], so the connection is not paced.
     Near,
-    /// The kernel paces the connection.
+    /// The kernel limits the rate at which the connection sends.
     Bounded(PacingBound),
 }
 
@@ -91,9 +91,9 @@ impl Pacing {
 /// Reads the TCP state of the connection about once per round trip.
 #[derive(Debug)]
 pub(crate) struct PacingBound {
-    /// The value of `written` at which the TCP state is read again.
+    /// When `written` reaches this number of bytes, the TCP state is read again.
     next_look: u64,
-    /// The value of `written` when the TCP state was last read.
+    /// The value of `written` when the TCP state was read last.
     last_look: u64,
     /// The number of bytes that the kernel had retransmitted when the TCP state was last read.
     sent_again: u64,

@@ -1,4 +1,4 @@
-//! Limits the events (log messages) that peers can cause before they have authenticated.
+//! Limits how many log events peers can cause before they have authenticated themselves.
 
 use std::{
     collections::HashMap,

@@ -19,7 +19,7 @@ pub struct SocketOptions {
     /// allocates twice as much, for its own records. A value above net.core.wmem_max needs CAP_NET_ADMIN; without it,
     /// the kernel uses net.core.wmem_max.
     pub send_buffer_bytes: Option<usize>,
-    /// SO_RCVBUF in bytes. net.core.rmem_max limits it as net.core.wmem_max limits SO_SNDBUF.
+    /// SO_RCVBUF in bytes. The kernel limits it to net.core.rmem_max, as it limits SO_SNDBUF to net.core.wmem_max.
     pub receive_buffer_bytes: Option<usize>,
 }
 
@@ -30,7 +30,7 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl SocketOptions {
-    /// Returns options with buffers of this size in both directions.
+    /// Returns options with send and receive buffers of `bytes` bytes each.
     #[must_use]
     pub fn buffers(bytes: Option<usize>) -> Self {
         Self { send_buffer_bytes: bytes, receive_buffer_bytes: bytes }
@@ -112,7 +112,7 @@ fn tcp_info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The state of BBR on one connection, as the kernel reports it.
+/// The state of the congestion control BBR on one connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BbrInfo {
     /// The delivery rate that BBR has measured: the highest recent one, in bytes per second.
@@ -295,7 +295,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_that_accepts_the_connection_is_found() {
         let options = SocketOptions::default();
-        // Bind the port without listening, so that no other process can use it.
+        // Bind this port without listening, so that no other process can use it.
         let bound = TcpSocket::new_v4().unwrap();
         bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let port = bound.local_addr().unwrap().port();

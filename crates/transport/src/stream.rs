@@ -53,7 +53,7 @@ impl ConnectionStream {
         matches!(self, Self::Tls(_))
     }
 
-    /// Returns the address of our end.
+    /// Returns the local address of the connection.
     ///
     /// # Errors
     /// The errors of the system calls.

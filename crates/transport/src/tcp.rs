@@ -91,7 +91,7 @@ impl Tcp {
         Ok(self.written.saturating_sub(u64::try_from(kept).unwrap_or(0)))
     }
 
-    /// Performs one write with the function `write` and counts the bytes.
+    /// Writes once by the function `write`, and counts the written bytes.
     pub(crate) fn write_by(
         &mut self,
         slices: &[IoSlice<'_>],
@@ -105,7 +105,7 @@ impl Tcp {
         written
     }
 
-    /// Performs one read with the function `read` and counts the bytes.
+    /// Reads once by the function `read`, and counts the received bytes.
     pub(crate) fn read_by<B>(
         &mut self,
         room: &mut B,
@@ -228,7 +228,7 @@ mod tests {
                         if near.acknowledged().unwrap() == far.arrived().unwrap() {
                             return;
                         }
-                        // Wait, because the kernel may delay its acknowledgment.
+                        // Wait and look again: the kernel may delay its acknowledgment.
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
                 };

@@ -20,10 +20,10 @@ use tokio::net::TcpStream;
 
 use crate::{stream::ConnectionStream, tls_stream::Secured};
 
-/// A certificate chain and its key as PEM texts.
+/// The certificate chain of this end and its private key, as PEM texts.
 #[derive(Clone, Copy)]
 pub struct TlsIdentity<'a> {
-    /// The certificate of this end first, followed by the certificates of its issuers.
+    /// The certificate of this end, followed by those of its issuers.
     pub certificate: &'a [u8],
     /// The private key: PKCS #8, PKCS #1 or SEC 1, not encrypted.
     pub key: &'a [u8],
@@ -32,7 +32,7 @@ pub struct TlsIdentity<'a> {
 /// The part of a TLS configuration that cannot be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum TlsMaterial {
-    /// The certificate of this end is unusable, or its key is another one.
+    /// The certificate of this end is unusable, or does not belong to its private key.
     Certificate,
     /// The private key of this end is unusable.
     Key,
@@ -50,7 +50,7 @@ pub struct TlsMaterialError {
     pub reason: String,
 }
 
-/// The accepting end, which has a certificate and requires one from the connecting end.
+/// The TLS settings of an end that accepts connections. Both ends must have certificates.
 #[derive(Clone, Debug)]
 pub struct TlsServer {
     config: Arc<ServerConfig>,
@@ -59,7 +59,7 @@ pub struct TlsServer {
     texts: Arc<[Vec<u8>; 2]>,
 }
 
-/// The connecting end. All clones share one configuration, so [`TlsClient::renew`] changes all of
+/// The TLS settings of an end that connects. All clones share one configuration, so [`TlsClient::renew`] changes all of
 /// them.
 #[derive(Clone, Debug)]
 pub struct TlsClient {

@@ -35,7 +35,7 @@ pub struct Secured {
     session: Connection,
     /// Bytes that were received from the socket and that `session` has not processed.
     input: BytesMut,
-    /// The number of bytes that one read of the socket requests.
+    /// Number of bytes that one read of the socket requests.
     read_bytes: usize,
     /// The number of bytes that are decrypted and that the decoder has not taken.
     plaintext: usize,
@@ -64,7 +64,7 @@ const SEALED_BYTES: usize = 64 * 1024;
 const READS: usize = 8;
 
 impl Secured {
-    /// Performs the handshake. Bytes received after it are kept for [`Secured::receive`].
+    /// Performs the TLS handshake. Bytes that arrive after it are kept for [`Secured::receive`].
     pub(crate) async fn handshake(tcp: TcpStream, mut session: Connection) -> io::Result<Self> {
         session.set_buffer_limit(Some(SEALED_BYTES));
         let mut stream = Self {
@@ -138,7 +138,7 @@ impl Secured {
             if self.closed {
                 return Poll::Ready(Ok(Received::Closed));
             }
-            // `input` is empty here, so one read can fill all of this space.
+            // `input` is empty here, so that one read can fill all the reserved space.
             self.input.reserve(self.read_bytes);
             if std::task::ready!(self.tcp.read_by(&mut self.input, &mut read))? == 0 {
                 self.closed = true;

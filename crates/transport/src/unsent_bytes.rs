@@ -61,7 +61,7 @@ pub(crate) fn write_all(
     Ok(SendProgress::All)
 }
 
-/// Writes as much as the socket accepts now. Returns `Pending` if it accepts nothing.
+/// Writes as much as the socket accepts at once. Returns `Pending` if it accepts no byte.
 pub(crate) fn try_write(tcp: &mut TcpStream, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
     match tcp.try_write_vectored(slices) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,

@@ -1,4 +1,4 @@
-//! Writes the queued output of a connection to its stream, with vectored writes.
+//! Writes the queued output of a connection to its stream, in vectored writes.
 
 use std::{
     io::{self, IoSlice},
@@ -70,7 +70,7 @@ mod tests {
         SocketOptions::default().apply(&near).expect("plain options");
         let (mut near, mut far) = (ConnectionStream::from(near), ConnectionStream::from(far));
 
-        // The output needs more slices and more bytes than one call accepts.
+        // This output has more slices and more bytes than one system call accepts.
         let mut output = PduOutput::default();
         let piece = Bytes::from(vec![7; 4096]);
         for data_sn in 0..200 {
@@ -91,7 +91,7 @@ mod tests {
         let mut decoder = Decoder::new(65536, 65536);
         let mut frames = 0;
         while frames < 200 {
-            // This write may block until the other end reads, which it does below.
+            // Send without waiting: this may fill the socket until the other end reads, as it does below.
             send(&mut near, &mut output).expect("sends");
             if receive(&mut far, &mut decoder).expect("receives") == Received::Nothing {
                 far.readable().await.expect("readable");

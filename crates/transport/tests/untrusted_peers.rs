@@ -1,4 +1,4 @@
-//! Tests TLS handshakes that must fail, and the errors that each end reports.
+//! Tests TLS handshakes that must fail, and the errors that both ends report.
 
 mod certificates;
 
@@ -30,7 +30,7 @@ async fn sockets() -> (TcpStream, TcpStream) {
     (near, listener.accept().await.unwrap().0)
 }
 
-/// Awaits a future that must end soon; panics if it hangs.
+/// Awaits a future that must complete soon; panics if it takes too long.
 async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(20), future).await.expect("this hangs")
 }
@@ -128,7 +128,7 @@ async fn a_peer_without_tls_is_distinguished_from_a_lost_connection() {
     let server = TlsServer::new(identity(&node), ours.certificate.as_bytes()).unwrap();
     let client = TlsClient::new(Some(identity(&node)), ours.certificate.as_bytes(), None).unwrap();
 
-    // Send a login without a handshake, then other bytes, then an HTTP request.
+    // Send, in place of a TLS handshake, an iSCSI login, other bytes and an HTTP request.
     for said in [&[0x43, 0x87, 0, 0, 0, 0, 1, 0][..], &[0xff; 300], b"GET / HTTP/1.1\r\n\r\n"] {
         let (mut near, far) = sockets().await;
         near.write_all(said).await.unwrap();

@@ -1,4 +1,4 @@
-//! Makes certificates for the tests of this crate and of other crates.
+//! Creates certificates for the tests of this crate and of other crates.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -13,14 +13,14 @@ pub struct Authority {
     pub certificate: String,
 }
 
-/// A certificate and its key as PEM.
+/// A certificate and its private key as PEM texts.
 pub struct Issued {
     pub certificate: String,
     pub key: String,
 }
 
 impl Authority {
-    /// Makes an authority with a name that no other one has.
+    /// Creates a certificate authority with a unique name.
     pub fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         Self::named(&format!("authority {}", MADE.fetch_add(1, Ordering::Relaxed)))
@@ -35,7 +35,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// Issues a certificate for the host with this name or address.
+    /// Issues a certificate for the host `name`, which may be an address.
     pub fn issue(&self, name: &str) -> Issued {
         let key = KeyPair::generate().expect("a key");
         let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
