@@ -17,15 +17,15 @@ pub enum DeviceUser {
     /// A file system on the device is mounted in another mount namespace. Unmounting it in this namespace
     /// does not unmount it in the other one.
     MountElsewhere {
-        /// The mount point, as the processes of the other namespace see it.
+        /// The mount point, as processes of the other mount namespace see it.
         place: PathBuf,
         id: u32,
         name: String,
     },
-    /// Another block device is built on this device (device mapper, RAID).
+    /// The device is a part of another block device (device mapper, RAID).
     Device(String),
     Swap,
-    /// A process has the device open, or has its working folder on it.
+    /// A process has opened the device, or has its working directory on the device's file system.
     Process {
         id: u32,
         name: String,
@@ -101,16 +101,16 @@ pub fn busy_with(mount: &Path) -> Vec<DeviceUser> {
 /// A loop device on a file of this program that may be left from an earlier process.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Leftover {
-    /// The number N of `/dev/loopN`.
+    /// The N in the device name `/dev/loopN`.
     pub number: u32,
     pub mounts: Vec<PathBuf>,
-    /// The process that serves the file, or has served it.
+    /// The process that serves the file under the loop device, or that did so before it ended.
     pub process: HostProcess,
-    /// True if the file is still served, whether the volume answers or not.
+    /// True if a process still serves the file, whether or not the volume answers.
     pub is_alive: bool,
 }
 
-/// Returns the loop devices on files that have `volume` as their [`FileName::volume`].
+/// Returns the loop devices whose files have `volume` as their [`FileName::volume`].
 #[must_use]
 pub fn leftovers(volume: &str) -> Vec<Leftover> {
     let blocks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
@@ -142,7 +142,7 @@ struct HostBlockDevice {
     path: PathBuf,
     /// The folder of the device in /sys.
     system: PathBuf,
-    /// The device number, `MAJOR:MINOR`.
+    /// The device number as `MAJOR:MINOR`.
     id: String,
 }
 

@@ -74,7 +74,7 @@ impl VolumeFile {
         let session = session.map_err(|error| AttachStep::FuseMount.failed(error))?;
         let (end, ended) = oneshot::channel();
         let serve = move || {
-            // The receiver may have been dropped if the process is about to end.
+            // Ignore a failed send: the receiver may have been dropped because the process is about to end.
             let _ = end.send(session.run());
         };
         let thread = std::thread::Builder::new().name("fuse".into()).spawn(serve);
@@ -289,7 +289,7 @@ impl Filesystem for OneFile {
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
         let geometry = self.requests.geometry();
-        // The loop device uses this value as its discard granularity.
+        // Report the physical block size, which the loop device uses as its discard granularity.
         let unit = geometry.physical_block_size.max(geometry.block_size);
         reply.statfs(geometry.bytes() / u64::from(unit), 0, 0, 1, 0, unit, 255, unit);
     }

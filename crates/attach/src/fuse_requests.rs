@@ -55,7 +55,7 @@ impl Requests {
         self.volume.geometry()
     }
 
-    /// Reads bytes of the file. Returns fewer than `length` at its end.
+    /// Reads bytes from the file; fewer than `length` only at its end.
     pub(crate) async fn read(&self, offset: u64, length: u32) -> Result<Data, FuseErrno> {
         let _place = self.place().await?;
         let geometry = self.geometry();
@@ -71,7 +71,7 @@ impl Requests {
         Ok(data.slice((offset - first * block) as usize, length as usize))
     }
 
-    /// Writes whole blocks at this offset.
+    /// Writes whole blocks at byte offset `offset` of the file.
     pub(crate) async fn write(&self, offset: u64, data: Data) -> Result<(), FuseErrno> {
         self.change(async {
             let _place = self.place().await?;
@@ -82,7 +82,6 @@ impl Requests {
         .await
     }
 
-    /// Makes all acknowledged writes stable.
     pub(crate) async fn flush(&self) -> Result<(), FuseErrno> {
         let _place = self.place().await?;
         self.call("flush", || self.volume.flush()).await
@@ -105,7 +104,7 @@ impl Requests {
         .await
     }
 
-    /// Writes zeros. Unlike a discard, this allocates the blocks.
+    /// Writes zeros. Unlike a discard, this keeps the blocks allocated.
     pub(crate) async fn zero(&self, offset: u64, length: u64) -> Result<(), FuseErrno> {
         self.change(async {
             let _place = self.place().await?;
@@ -134,9 +133,9 @@ impl Requests {
         done
     }
 
-    /// Accepts no more requests, and waits for those in progress.
+    /// Refuses new requests, and waits until those in progress have ended.
     pub(crate) async fn close(&self) {
-        // This fails only if the semaphore was already closed.
+        // `acquire_many` fails only if the semaphore was closed before.
         let all = self.places.acquire_many(SIDE_BY_SIDE.into()).await;
         self.places.close();
         drop(all);
@@ -328,7 +327,7 @@ mod tests {
         requests.write(0, block.clone()).await.unwrap_err();
         requests.zero(0, 512).await.unwrap_err();
         requests.discard(0, 512).await.unwrap_err();
-        // The volume works again, but the lost writes stay recorded.
+        // After the volume works again, the lost writes must still be on record.
         requests.write(0, block.clone()).await.unwrap();
         requests.flush().await.unwrap();
         let lost = requests.lost().unwrap();

@@ -12,7 +12,7 @@ pub struct HostProcess {
 }
 
 impl HostProcess {
-    /// Returns this process.
+    /// Returns the id and start time of this process.
     ///
     /// # Errors
     /// If `/proc` is not available.
@@ -45,7 +45,7 @@ impl fmt::Display for HostProcess {
     }
 }
 
-/// The fields of `/proc/PID/stat` that are used here.
+/// The fields of `/proc/PID/stat` that this program needs.
 struct Stat {
     /// True for a zombie: the process has ended, but its parent has not asked for its exit status.
     has_ended: bool,
@@ -53,12 +53,12 @@ struct Stat {
 }
 
 impl Stat {
-    /// Parses `PID (NAME) STATE …`. The name may contain any character.
+    /// Parses `PID (NAME) STATE …`, where NAME may contain any character.
     fn parse(line: &str) -> Option<Self> {
         let (_, fields) = line.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         let has_ended = matches!(fields.next()?, "Z" | "X" | "x");
-        // The state is field 3, the start time is field 22.
+        // The state is field 3 of the line, and the start time is field 22.
         Some(Self { has_ended, started: fields.nth(18)?.parse().ok()? })
     }
 }
@@ -83,7 +83,7 @@ mod tests {
         let process = HostProcess { id: child.id(), started: Stat::parse(&text).unwrap().started };
         assert!(process.is_running());
         child.kill().unwrap();
-        // Wait until the process is a zombie, without collecting it.
+        // Wait until the process is a zombie, without collecting its exit status.
         let id = rustix::process::Pid::from_child(&child);
         let ended = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         rustix::process::waitid(rustix::process::WaitId::Pid(id), ended).unwrap();

@@ -33,7 +33,7 @@ pub struct LoopOptions {
 /// that only it could serve.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LoopDevice {
-    /// The number N of `/dev/loopN`.
+    /// The N in the device name `/dev/loopN`.
     pub number: u32,
 }
 
@@ -55,7 +55,7 @@ impl LoopDevice {
                 left -= 1;
                 let device = Self { number };
                 match device.configure(file, options) {
-                    // Another process has taken the device first.
+                    // Another process has taken this free loop device first: try the next one.
                     Err(error) if error.error.raw_os_error() == Some(libc::EBUSY) && left > 0 => {}
                     Err(error) => return Err(error),
                     Ok(()) => return Ok(device),
@@ -111,7 +111,6 @@ impl LoopDevice {
         Err(problem)
     }
 
-    /// Returns `/dev/loopN`.
     #[must_use]
     pub fn path(self) -> PathBuf {
         format!("/dev/loop{}", self.number).into()
@@ -243,7 +242,7 @@ const ATTEMPTS: u32 = 16;
 /// while the other is used.
 const READ_AHEAD_SECTORS: libc::c_ulong = 2 * (REQUEST_BYTES as libc::c_ulong) / 512;
 
-// Constants of linux/loop.h and linux/fs.h.
+// Constants from linux/loop.h and linux/fs.h.
 const LOOP_CLR_FD: libc::c_ulong = 0x4C01;
 const LOOP_SET_CAPACITY: libc::c_ulong = 0x4C07;
 const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
@@ -254,7 +253,7 @@ const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_PARTSCAN: u32 = 8;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// The kernel's `struct loop_info64`.
+/// The structure `loop_info64` of the kernel.
 #[repr(C)]
 struct LoopInfo64 {
     device: u64,
@@ -292,7 +291,7 @@ impl Default for LoopInfo64 {
     }
 }
 
-/// The kernel's `struct loop_config`.
+/// The structure `loop_config` of the kernel.
 #[repr(C)]
 struct LoopConfig {
     fd: u32,

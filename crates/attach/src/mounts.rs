@@ -1,4 +1,4 @@
-//! Mounts of this process's mount namespace and of others, from `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
+//! Lists mounts of the own and of other mount namespaces, from `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::{
     collections::BTreeSet,
@@ -8,7 +8,7 @@ use std::{
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct MountLine {
-    /// The device number, `MAJOR:MINOR`.
+    /// Number of the mounted device, as `MAJOR:MINOR`.
     pub(crate) device: String,
     pub(crate) place: PathBuf,
     /// The path or name that was mounted. Needed in comparisons because some file systems use device numbers
@@ -21,7 +21,7 @@ pub(crate) struct MountLine {
 }
 
 impl MountLine {
-    /// Returns the mounts that this process sees.
+    /// Returns all mounts that this process can see.
     pub(crate) fn all() -> Vec<Self> {
         Self::of(Path::new("/proc/self"))
     }
@@ -87,7 +87,7 @@ pub(crate) fn elsewhere(
     here: &[MountLine],
     is_meant: impl Fn(&MountLine) -> bool,
 ) -> Vec<(u32, PathBuf)> {
-    // Processes of one namespace with different root folders see different parts of its mounts.
+    // Distinguish processes by their root directories, too: these decide which mounts of the namespace they see.
     let view = |process: &Path| {
         let link = |name: &str| fs::read_link(process.join(name)).ok();
         link("ns/mnt").zip(link("root"))
@@ -112,7 +112,7 @@ pub(crate) fn elsewhere(
     found.into_iter().filter(|(_, line)| stays(line)).map(|(id, line)| (id, line.place)).collect()
 }
 
-/// Returns the peer groups whose mounts are unmounted together with the mounts `here`.
+/// Returns the peer groups whose mounts the kernel unmounts together with the mounts `here`.
 fn followed(here: &[MountLine], all: &[&MountLine]) -> BTreeSet<u32> {
     let mut groups: BTreeSet<u32> = here.iter().filter_map(|line| line.shared).collect();
     loop {

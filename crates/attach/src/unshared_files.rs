@@ -45,7 +45,7 @@ fn leave(keep: Option<RawFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// A constant of linux/close_range.h.
+/// A constant from linux/close_range.h.
 const CLOSE_RANGE_UNSHARE: libc::c_uint = 2;
 
 #[cfg(test)]
@@ -54,7 +54,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns true if the descriptor is open in this thread, according to the kernel.
+    /// Returns true if the file descriptor is open in this thread, according to the kernel.
     fn is_open(descriptor: RawFd) -> bool {
         std::fs::read_link(format!("/proc/thread-self/fd/{descriptor}")).is_ok()
     }

@@ -6,7 +6,7 @@ pub enum VolumeContent {
     Nothing,
     /// A file system, with the name that `mount` uses.
     FileSystem(&'static str),
-    /// Another known kind of content, with its name.
+    /// The volume has known content of another kind, such as a partition table; the text names that kind.
     Other(&'static str),
     Unknown,
 }

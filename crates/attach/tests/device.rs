@@ -20,7 +20,7 @@ use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, ObserveVolume, 
 
 const MIB: u64 = 1 << 20;
 
-/// A constant of linux/fs.h.
+/// A constant from linux/fs.h.
 const BLKDISCARD: libc::c_ulong = 0x1277;
 
 fn is_possible() -> bool {
@@ -99,7 +99,7 @@ async fn data_written_to_the_device_is_in_the_volume() {
         let before = counters.counts();
         spawn_blocking(move || {
             let file = device_file(device);
-            // The first range exceeds one request and is not aligned to a page.
+            // The first write is longer than one request and does not begin at a page boundary.
             for (offset, length, fill) in
                 [(u64::from(block_size), 3 * MIB, 7), (8 * MIB, MIB, 8), (12 * MIB, 4096, 9)]
             {
