@@ -17,16 +17,16 @@ use crate::{
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SharingMember(pub u32);
 
-/// Parameters of a shared volume.
+/// The parameters of a volume that several gateways share.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Terms {
     /// Shared tokens of a gateway that has sent nothing for this time are granted to others. At least 8 ms.
     pub lease: Millis,
-    /// Number of ranges of the volume. Requests for ranges beyond it are ignored.
+    /// Number of token ranges of the volume. Requests for higher range numbers are ignored.
     pub ranges: u32,
 }
 
-/// The state of one sharing gateway, as the node's status reports it.
+/// The state of a gateway that shares the volume, as the node's status report shows it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SharingMemberStatus {
     /// No message of the member has arrived for the time of a lease.
@@ -39,7 +39,7 @@ pub struct SharingMemberStatus {
     /// Number of ranges for which the member holds an exclusive token: the gateway may have data of these ranges that
     /// exists nowhere else.
     pub exclusive: usize,
-    /// Number of the member's tokens that other members wait for.
+    /// Number of this gateway's tokens for which other gateways are waiting.
     pub recalled: usize,
 }
 
@@ -79,7 +79,7 @@ struct MemberOutbox {
 struct MemberState {
     /// `None`: the member has not joined since its session began, or since the node was started.
     life: Option<u64>,
-    /// The highest number of a Join in this session.
+    /// The highest number of a Join message in this session of the gateway.
     joined: u64,
     last_message: Millis,
     /// The operator has expelled the member, and it has not joined again. Messages of a new session do not extend the
@@ -94,7 +94,7 @@ struct RangeGrants {
     /// The tokens that members hold for the range: one `ExclusiveWrite`, or any number of
     /// `SharedRead`.
     held: Vec<HeldToken>,
-    /// The requests that wait, the oldest first; at most one for each member.
+    /// Token requests that wait for this range, oldest first; at most one for each gateway.
     queue: VecDeque<QueuedTokenRequest>,
 }
 
@@ -103,7 +103,7 @@ struct HeldToken {
     member: SharingMember,
     token: CoherenceToken,
     grant: Grant,
-    /// The number of the gateway's request that this token answers.
+    /// The number of the gateway's request that was answered with this token.
     number: u64,
     recall: Recall,
 }
@@ -172,7 +172,7 @@ impl Grantor {
         if !known.is_expelled {
             known.last_message = now;
         }
-        // Drop the answers for the earlier session: the member repeats its requests.
+        // Drop the queued answers for the gateway's earlier session: the gateway repeats its requests.
         self.outboxes.remove(&member);
     }
 
@@ -227,13 +227,13 @@ impl Grantor {
         }
     }
 
-    /// Grants tokens that other members held until a lease or the quiet time ended.
+    /// Grants waiting gateways the tokens whose holders have lost them because a lease or the quiet time has ended.
     pub fn handle_timeout(&mut self, now: Millis) {
         let waited: Vec<_> = self.waited().collect();
         waited.into_iter().for_each(|range| self.advance(range, now));
     }
 
-    /// Returns the next answer, and the member that must receive it.
+    /// Removes and returns the next answer, and the gateway to which it has to be sent.
     pub fn poll_answer(&mut self) -> Option<(SharingMember, CoherenceReply)> {
         let mut outboxes = self.outboxes.iter_mut();
         outboxes.find_map(|(to, outbox)| Some((*to, outbox.pop()?)))
@@ -402,7 +402,7 @@ impl Grantor {
         self.advance(range, now);
     }
 
-    /// Handles a release. Returns true if the member held this grant.
+    /// Processes the release of a token. Returns true if the gateway held this grant.
     fn release(
         &mut self,
         member: SharingMember,

@@ -19,12 +19,12 @@ use crate::{
     token::{CoherenceRange, CoherenceToken, Grant, MOST_TOKENS, Millis},
 };
 
-/// Tells the caller of [`Holder::begin`] whether the use of the range has begun.
+/// The result of [`Holder::begin`]: whether the read or write may use the range at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Begin {
-    /// The use has begun.
+    /// The use of the range has begun: the gateway holds a sufficient token.
     Now,
-    /// The use begins when [`Holder::poll_begun`] returns this ticket.
+    /// The use of the range waits for a token, and begins when [`Holder::poll_begun`] returns this ticket.
     Waits(CoherenceTicket),
 }
 
@@ -36,7 +36,7 @@ pub enum Begin {
 pub struct Holder {
     lease: HolderLease,
     standing: HolderMembership,
-    /// The number of the last [`CoherenceRequest::Join`] that this gateway has sent.
+    /// The number of the last [`CoherenceRequest::Join`] that this gateway has sent to the node.
     join: u64,
     join_sent: Millis,
     renewed: Millis,
@@ -91,13 +91,13 @@ impl Holder {
         holder
     }
 
-    /// Begins a use of a range. The caller ends it with [`Holder::end`].
+    /// Begins a read or write of a range under its token. The caller ends the use with [`Holder::end`].
     pub fn begin(&mut self, range: CoherenceRange, token: CoherenceToken, now: Millis) -> Begin {
         self.expire(now);
         let is_known = self.ranges.contains_key(&range);
         let part = self.ranges.entry(range).or_insert_with(|| HolderRangeState::new(now));
         part.used = now;
-        // Earlier uses of this range may be waiting. Do not overtake them.
+        // Do not overtake earlier reads or writes that are waiting for the same range.
         let may_use = part.may_use(token) && part.waiting.is_empty();
         if may_use && !matches!(self.standing, HolderMembership::Lost { .. }) {
             part.uses += 1;
@@ -113,7 +113,7 @@ impl Holder {
         Begin::Waits(ticket)
     }
 
-    /// Ends a use that [`Holder::begin`] or [`Holder::poll_begun`] began.
+    /// Ends the use of a range which [`Holder::begin`] or [`Holder::poll_begun`] has begun.
     pub fn end(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         part.uses = part.uses.saturating_sub(1);
@@ -121,7 +121,7 @@ impl Holder {
         self.go_on(range, now);
     }
 
-    /// Cancels a use that waits. If the use has begun meanwhile, ends it.
+    /// Cancels a use that waits for the token of a range, or ends it if it has begun meanwhile.
     pub fn cancel(&mut self, range: CoherenceRange, ticket: CoherenceTicket, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let before = part.waiting.len();
@@ -186,7 +186,7 @@ impl Holder {
         self.ask_again(now);
     }
 
-    /// Does the work that is due at the time `now`. See [`Holder::poll_timeout`].
+    /// Performs all work that is due at the time `now`. See [`Holder::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Millis) {
         self.expire(now);
         if now < self.poll_timeout() {
@@ -207,7 +207,7 @@ impl Holder {
         self.requests.pop_front()
     }
 
-    /// Returns the ticket of a use that had to wait and has begun now.
+    /// Returns the ticket of a use that was waiting for a token and may begin now.
     pub fn poll_begun(&mut self) -> Option<CoherenceTicket> {
         self.begun.pop_front()
     }
@@ -232,7 +232,7 @@ impl Holder {
         matches!(self.standing, HolderMembership::Joined { .. })
     }
 
-    /// Returns true if the lease is valid now.
+    /// Returns true if the lease is valid at the time `now`, so that shared tokens may be used.
     #[must_use]
     pub fn is_leased(&self, now: Millis) -> bool {
         self.lease.is_valid(now)
@@ -248,7 +248,7 @@ impl Holder {
         })
     }
 
-    /// Returns the token with which a range may be used now, without a request.
+    /// Returns the token under which a range may be used at once, without asking the node.
     #[must_use]
     pub fn usable(&self, range: CoherenceRange, now: Millis) -> Option<CoherenceToken> {
         let part = self.ranges.get(&range)?;
@@ -370,7 +370,7 @@ impl Holder {
         for (range, grant) in grants {
             match self.ranges.get_mut(range).and_then(|part| part.held.as_mut()) {
                 Some((_, known)) => *known = *grant,
-                // The Join has named this range, and the gateway has released it since.
+                // The Join has listed this range, but the gateway has released it since then.
                 None => self.refuse(life, *range, *grant, now),
             }
         }
@@ -438,7 +438,7 @@ impl Holder {
             (Some(_), Some(_)) => {}
             // The node recalls another grant than the one that this gateway holds: release the range.
             (Some(_), None) => self.stop(range, false, now),
-            // The recall has overtaken its grant: refuse the grant when it arrives.
+            // The recall has arrived before the grant that it recalls: refuse that grant when it arrives.
             (None, _) => self.refuse(life, range, grant, now),
         }
     }
@@ -451,7 +451,7 @@ impl Holder {
         self.requests.push_back(CoherenceRequest::Release { life, range, grant, keeps });
     }
 
-    /// Begins to release a range.
+    /// Begins to release the token of a range.
     fn stop(&mut self, range: CoherenceRange, keeps: bool, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         match part.stop {
@@ -503,7 +503,7 @@ impl Holder {
             }
             _ => (part.held, part.stop) = (None, CoherenceReleaseStep::No),
         }
-        // A grant that arrived during the release was ignored: request it again.
+        // A grant that arrived while the token was being released was ignored: request the token again.
         self.acquire_again(range);
         self.go_on(range, now);
     }
@@ -559,7 +559,7 @@ impl Holder {
         }
     }
 
-    /// Sends again all requests that are not answered.
+    /// Repeats all requests to the node that are not answered yet.
     fn ask_again(&mut self, now: Millis) {
         self.renewed = now;
         let life = match self.standing {

@@ -1,19 +1,19 @@
-//! The lease of a gateway: the time for which its shared tokens are valid.
+//! The lease of a gateway: the time for which the gateway may use its shared tokens.
 
 use crate::token::Millis;
 
-/// The lease of a gateway, measured by its own clock.
+/// The lease of a gateway, according to the gateway's own clock.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct HolderLease {
     length: Millis,
-    /// The end of the lease: shared tokens are valid until then.
+    /// The time at which the lease ends. Shared tokens may be used until then.
     until: Millis,
     /// The lease was valid at the last check.
     was_valid: bool,
 }
 
 impl HolderLease {
-    /// Returns a lease of this length that has not begun.
+    /// Creates a lease that lasts for `length` once it has begun, and is not valid before.
     pub(crate) fn new(length: Millis, now: Millis) -> Self {
         Self { length, until: now, was_valid: false }
     }

@@ -39,7 +39,7 @@ pub(crate) struct HolderRangeState {
     pub(crate) used: Millis,
 }
 
-/// The progress of a release.
+/// How far the release of a range's token has come.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum CoherenceReleaseStep {
     /// The range is not being released, and may be used.

@@ -284,7 +284,7 @@ fn put(list: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| list.extend_from_slice(&number.to_be_bytes()));
 }
 
-/// The part of a list that is not decoded yet.
+/// The rest of an encoded list, whose entries are still to be decoded.
 struct Entries<'a>(&'a [u8]);
 
 impl Entries<'_> {

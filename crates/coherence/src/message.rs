@@ -9,20 +9,20 @@ pub enum CoherenceRequest {
     /// The gateway starts, or continues after a restart of the node. The gateway holds exclusive tokens for these
     /// ranges and no other tokens.
     Join {
-        /// The number of this Join. It increases with each Join of the session.
+        /// The number of this Join message, which increases with each Join of a session.
         number: u64,
-        /// The ranges in ascending order.
+        /// The ranges for which the gateway claims to hold exclusive tokens, in ascending order.
         exclusive: Vec<CoherenceRange>,
     },
-    /// Requests a token; repeated until it is granted.
+    /// Requests a token from the node. The gateway repeats this until the token is granted.
     Acquire {
         life: u64,
         range: CoherenceRange,
         token: CoherenceToken,
-        /// The number of this request. The grant repeats it.
+        /// The number of this request, which the grant repeats.
         number: u64,
     },
-    /// Releases a grant; repeated until the node answers it.
+    /// Releases a granted token. The gateway repeats this until the node answers.
     Release {
         /// The number of the life in which the token was granted; see [`CoherenceReply::Joined`].
         life: u64,
@@ -42,11 +42,11 @@ pub enum CoherenceRequest {
 /// A message of the node. `life` is the life of the receiver: a gateway ignores messages for an earlier life.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum CoherenceReply {
-    /// The answer to [`CoherenceRequest::Join`].
+    /// The node's answer to [`CoherenceRequest::Join`].
     Joined {
-        /// The number of the Join request that this answers.
+        /// The number of the Join message that is answered.
         number: u64,
-        /// The number of the life that begins: later messages carry it.
+        /// The number of the membership (life) that begins now. All later messages carry this number.
         life: u64,
         /// The grants with which the gateway continues, in the order of the ranges that it has named.
         grants: Vec<(CoherenceRange, Grant)>,
@@ -54,18 +54,18 @@ pub enum CoherenceReply {
         /// gateway, and other gateways may hold these ranges.
         lost: Vec<CoherenceRange>,
     },
-    /// The answer to [`CoherenceRequest::Acquire`].
+    /// The node's answer to [`CoherenceRequest::Acquire`].
     Granted {
         life: u64,
         range: CoherenceRange,
-        /// The granted token: at least the requested one.
+        /// The granted token, which is the requested one or a stronger one.
         token: CoherenceToken,
-        /// The number of the Acquire request that this answers.
+        /// The number of the Acquire request that is answered.
         number: u64,
-        /// The number of the grant, which the gateway names when it releases the token.
+        /// The number of the grant, by which the gateway names the token when it releases it.
         grant: Grant,
     },
-    /// Another gateway wants the range; repeated until the gateway releases it.
+    /// Recalls a token, because another gateway wants the range. The node repeats this until the token is released.
     Recall {
         life: u64,
         range: CoherenceRange,
@@ -73,7 +73,7 @@ pub enum CoherenceReply {
         /// The gateway may keep a shared token.
         keeps: bool,
     },
-    /// The answer to [`CoherenceRequest::Release`].
+    /// The node's answer to [`CoherenceRequest::Release`].
     Released {
         life: u64,
         range: CoherenceRange,
@@ -82,7 +82,7 @@ pub enum CoherenceReply {
         /// two answers apart: a gateway may first keep a shared token and later release the same grant completely.
         keeps: bool,
     },
-    /// The answer to [`CoherenceRequest::Renew`].
+    /// The node's answer to [`CoherenceRequest::Renew`].
     Renewed {
         life: u64,
         /// When the renewal was sent, by the gateway's clock.

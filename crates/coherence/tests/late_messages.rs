@@ -78,7 +78,7 @@ fn a_gateway_does_not_keep_a_token_for_reading_that_was_granted_to_another() {
     // answer.
     requests(&mut a).into_iter().for_each(|request| node.handle(A, request, 0));
     answers(&mut node, A);
-    // Nothing is received from gateway A for a lease, so gateway B may write.
+    // The node has received no message from gateway A for the time of a lease, so gateway B may write.
     acquire(&mut node, B, life, CoherenceToken::ExclusiveWrite, LEASE);
     assert!(node.may_write(B, X));
     // Gateway A reaches the node again. The node answers its renewal before the repeated release.
@@ -156,7 +156,7 @@ fn a_grant_from_before_the_lease_ended_is_not_accepted_in_the_next_lease() {
     assert!(a.is_leased(later));
     old.into_iter().for_each(|answer| a.handle(answer, later));
     assert_eq!((a.usable(X, later), a.poll_begun()), (None, None));
-    // The holder requests the range again under the new lease.
+    // Gateway A requests the token of the range again under the new lease.
     let asked = requests(&mut a);
     assert!(
         asked.iter().any(|request| matches!(request, CoherenceRequest::Acquire { .. })),

@@ -1,4 +1,4 @@
-//! The state of the model: the gateways, the node and the messages between them.
+//! The model for these tests: several gateways, a node, and the messages between them.
 
 use std::collections::BTreeSet;
 
@@ -38,17 +38,17 @@ impl Budget {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fault {
     None,
-    /// The node grants exclusive tokens of a silent gateway to others.
+    /// Fault to detect: the node grants exclusive tokens of a silent gateway to other gateways.
     ExclusiveEndsWithLease,
-    /// A restarted node does not wait for its former members.
+    /// Fault to detect: after its restart, the node does not wait for its former members.
     RestartDoesNotWait,
-    /// A gateway measures its lease from the arrival of the answer.
+    /// Fault to detect: a gateway measures its lease from the arrival of the answer, instead of its own request.
     LeaseFromTheAnswer,
-    /// A gateway releases a range before its dirty data is destaged.
+    /// Fault to detect: a gateway releases a token before it has destaged the dirty data of the range.
     ReleaseBeforeDestage,
-    /// A gateway keeps its cached data when it releases a range.
+    /// Fault to detect: a gateway keeps the cached data of a range whose token it releases.
     CachedIsKept,
-    /// The node accepts every write, also one of an earlier session.
+    /// Fault to detect: the node accepts every write, even one from an earlier session.
     LateWritesAreTaken,
 }
 
@@ -60,7 +60,7 @@ pub struct World {
     starts: u64,
     /// The members that may have dirty data, as recorded in the stable storage of the node.
     members: BTreeSet<SharingMember>,
-    /// The node's content of each range: the number of its last write.
+    /// For each range, the number of the last write that the node has stored.
     home: Vec<u8>,
     gateways: Vec<Gateway>,
     wire: BTreeSet<Letter>,
@@ -250,7 +250,7 @@ impl Scene {
         }
     }
 
-    /// Sends all messages that the state machines have produced.
+    /// Sends all messages that the state machines of node and gateways have produced.
     fn collect(&self, world: &mut World) {
         while let Some((to, answer)) = world.node.poll_answer() {
             let to = to.0 as u8;
@@ -274,13 +274,13 @@ impl Scene {
             Letter::Up(of, session, _) | Letter::Down(of, session, _) => {
                 sessions[*of as usize] == *session
             }
-            // Keep late writes in flight: the node has to refuse them.
+            // Keep writes of earlier sessions in flight: the node has to refuse them.
             Letter::Write(..) => true,
         });
         self.look(world);
     }
 
-    /// Checks the invariants that hold in every state, and records a violation.
+    /// Checks the invariants of every state of the model, and records a violation.
     fn look(&self, world: &mut World) {
         for range in (0..self.ranges).map(CoherenceRange) {
             let usable: Vec<_> = world
