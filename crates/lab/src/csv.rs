@@ -33,7 +33,7 @@ fn line(fields: &[String; 9]) -> String {
     format!("{}\r\n", fields.each_ref().map(|field| quoted(field)).join(","))
 }
 
-/// Returns a field for CSV, in quotes if its text requires them.
+/// Returns the text of a CSV field, in quotes if its characters require them.
 fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\r', '\n']) {
         format!("\"{}\"", field.replace('"', "\"\""))

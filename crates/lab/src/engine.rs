@@ -24,9 +24,9 @@ pub trait Watcher {
 pub struct LabRunSummary {
     pub measured: usize,
     pub failed: usize,
-    /// True if the run was stopped before its end.
+    /// True if the run was stopped before all points were measured.
     pub stopped: bool,
-    /// The error that occurred while a site was removed, if there was one.
+    /// The error that occurred while a site was removed; `None` if there was none.
     pub untidy: Option<String>,
 }
 
@@ -113,7 +113,7 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     Ok(PointRecord {
         point: point.name.clone(),
         settings: settings(point),
-        // Empty here; `Results` sets it when it stores the record.
+        // The fields in `maker` are empty here; `Results` sets them when it stores the record.
         maker: BTreeMap::new(),
         outcome,
         runs,
@@ -178,7 +178,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use workload::WorkloadResult;
 
-    /// A scene for tests. It runs nothing and only records the calls.
+    /// A scene for tests, which runs no program and only records the calls.
     #[derive(Default)]
     struct Fake<'a> {
         acts: Vec<String>,

@@ -7,7 +7,7 @@ pub enum Error {
     /// A call of the link emulation (crate `wan`) has failed.
     #[error(transparent)]
     Link(#[from] wan::Error),
-    /// Settings contradict each other. Nothing was started.
+    /// The settings contradict each other, so no program was started.
     #[error("{0}")]
     Settings(String),
     /// A program did not start, failed or took too long, or the run was stopped.
@@ -16,7 +16,6 @@ pub enum Error {
     /// A folder is in use by another run, is of unknown origin, or has unreadable files.
     #[error("{0}")]
     Folder(String),
-    /// A system call has failed.
     #[error("cannot {act}: {error}")]
     System {
         /// The action that failed, as words after "cannot".

@@ -1,15 +1,15 @@
-//! The experiments that can be run, one for each paper.
+//! The experiments that the laboratory can run, one for each paper.
 
 use crate::{
     ExperimentPoint, ExperimentScale, LabReport, PointRecord, doubts, fair_tcp, outsourcing, stics,
 };
 
-/// The experiments of a paper: its tables and figures.
+/// The tables and figures of one paper, which are measured again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Experiment {
-    /// Storage outsourcing (FAST 2002).
+    /// The paper on storage outsourcing (FAST 2002).
     Outsourcing,
-    /// STICS: SCSI-to-IP cache storage.
+    /// The paper on STICS (SCSI-to-IP cache storage).
     Stics,
     FairTcp,
 }
@@ -25,7 +25,7 @@ impl Experiment {
         }
     }
 
-    /// Returns the points of the experiment, in the order in which they are run.
+    /// Returns the points to measure in this experiment, in the order of their measurement.
     #[must_use]
     pub fn points(self, scale: ExperimentScale) -> Vec<ExperimentPoint> {
         match self {

@@ -8,7 +8,7 @@ use crate::{Cell, Error, ReportTable, Section};
 /// Maximum number of figures in a file.
 const MOST: usize = 1000;
 
-/// One figure in the file that `cargo xtask vm-test` has written.
+/// A figure in the file that `cargo xtask vm-test --figures` has written.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExternalFigure {

@@ -2,12 +2,12 @@
 //! outsourcing paper, by its masking rule, and by this rule extended by the disk's response time.
 //! All times are in ms.
 
-/// A request over a distance, as the rules need it.
+/// A disk request over a network, as the paper's rules for its response time describe it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ModelRequest {
     /// The time of the request at the disk, without a network (`T_disk`).
     pub disk: f64,
-    /// The disk's response time for a write that its cache accepts.
+    /// Response time of the disk for a write that its cache accepts.
     pub answer: f64,
     /// The round trip time (2 × `T_netDelay`).
     pub round_trip: f64,

@@ -43,7 +43,7 @@ impl<'a> MeasuredPoints<'a> {
         self.records.get(point).copied()
     }
 
-    /// Returns all records whose names begin with `start`, sorted by name.
+    /// Returns all records of points whose names begin with `start`, sorted by name.
     pub fn starting<'s>(&'s self, start: &'s str) -> impl Iterator<Item = &'a PointRecord> + 's {
         self.records
             .range(start..)
@@ -149,7 +149,7 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// Returns a series, such as response times, that the workload of a point recorded.
+    /// Returns a series of numbers, such as response times, from the workload of a point.
     #[must_use]
     pub fn series(&self, point: &str, name: &str) -> Option<&'a WorkloadSeries> {
         self.record(point)?.outcome.series.iter().find(|series| series.name == name)
@@ -176,7 +176,7 @@ fn described(site: &LabSite) -> String {
     };
     let disk = match model {
         Some(model) => {
-            // Append the further settings of the disk model as they are in the site.
+            // Add the other settings of the disk model to its description.
             let more = more.iter().map(|(key, value)| format!(", {key} {value}"));
             format!("a simulated disk ({model}{}) over {data}", more.collect::<String>())
         }
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(cell.quartiles, Some([4500.0, 5500.0]));
         assert_eq!(MeasuredPoints::new(&records).cell("c", "", "MB/s").quartiles, None);
         assert!(values(&records, ["a", "d"], "").is_empty());
-        // The runs are those of the first figure, not of another one.
+        // The ratios of another figure use the values of that figure, and not the runs of the first one.
         for record in &mut records {
             record.outcome = record.outcome.clone().figure("other", "MB/s", 7.0);
         }

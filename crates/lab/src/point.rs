@@ -9,7 +9,7 @@ use crate::LabSite;
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExperimentPoint {
-    /// Identifies the point in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
+    /// Name of the point in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
     pub name: String,
     pub site: LabSite,
     pub task: WorkloadTask,

@@ -8,7 +8,7 @@ use workload::{WorkloadFigure, WorkloadResult};
 /// A measured point of an experiment. The file of results has it as one line of JSON.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PointRecord {
-    /// Identifies the point in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
+    /// Name of the point in its experiment: words separated by `/`, such as `table-1/dnes/random-read/4ms`.
     pub point: String,
     /// All settings of the point. Another point with the same settings can use the record.
     pub settings: serde_json::Value,
@@ -28,7 +28,7 @@ pub struct PointRecord {
     /// Reasons why the figures of this record may be wrong. Empty if there are none.
     #[serde(default)]
     pub taints: Vec<String>,
-    /// Other observations, such as the load of the machine.
+    /// Other observations during the measurement, such as the load of the machine.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
     /// Start of the measurement in seconds since 1970.

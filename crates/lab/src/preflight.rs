@@ -11,7 +11,7 @@ use crate::{
     stage::{available, can_be_limited, check, peer},
 };
 
-/// A capability that this machine lacks.
+/// A capability that this machine lacks and that points need.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Lack {
     /// A sentence that names the missing capability.
@@ -22,18 +22,18 @@ pub struct Lack {
 
 /// The capabilities of this machine that points may need.
 pub struct Means {
-    /// An error if this machine cannot create network links.
+    /// `Err` if this machine cannot create network links.
     pub link: Result<(), Lack>,
-    /// An error if this machine cannot attach volumes.
+    /// `Err` if this machine cannot attach volumes as block devices.
     pub attach: Result<(), Lack>,
     /// An error if connections cannot share a congestion window.
     pub ensembles: Result<(), Lack>,
     /// An error if the memory of a workload cannot be limited.
     pub limits: Result<(), Lack>,
-    /// The kernel's congestion controls.
+    /// The congestion controls that the kernel supports.
     pub congestion: Vec<String>,
     pub installed: Box<dyn Fn(Tool) -> bool>,
-    /// An error if there is no source code for the build workload.
+    /// `Err` if this machine has no source code for the build workload.
     pub source: Result<(), Lack>,
     /// Free bytes for volumes and logs.
     pub disk: u64,
@@ -52,7 +52,7 @@ pub struct MeasurementPlan {
     pub left_out: Vec<LeftOut>,
     /// Programs that are not installed, and without which points are left out.
     pub missing: Vec<Tool>,
-    /// How to get every other missing capability. Each remedy occurs once.
+    /// Remedies for the other missing capabilities, each remedy once.
     pub remedies: Vec<String>,
     /// The estimated time for the points in `run`, in seconds.
     pub seconds: f64,
@@ -115,7 +115,7 @@ impl Means {
             let lack = self.obstacle(&point).or_else(|| {
                 let tool = lacks.first()?;
                 let why = format!("{} is not installed (package {})", tool.program, tool.package);
-                // No remedy here: the caller makes a single remedy for all programs in `missing`.
+                // Give no remedy: the caller gives a single remedy for all programs in `missing`.
                 Some(Lack { why, remedy: None })
             });
             for tool in lacks {
@@ -291,7 +291,7 @@ fn limits(name: &str) -> Result<(), Lack> {
     })
 }
 
-/// Checks for the source code that the build workload compiles. No package contains it.
+/// Checks that the source code exists which the build workload compiles. No package contains it.
 fn source(task: &WorkloadTask) -> Result<(), Lack> {
     task.workload().ready().map_err(|error| Lack {
         why: error.to_string(),

@@ -44,7 +44,7 @@ const ATTEMPTS: usize = 8;
 pub struct Results {
     path: PathBuf,
     file: File,
-    /// True if this run has created the file.
+    /// True if this run has created the results file.
     made_file: bool,
     lines: Vec<ResultsFileLine>,
     maker: BTreeMap<String, String>,
@@ -113,7 +113,7 @@ impl Results {
         let foreign = |what: String| Error::Folder(format!("{what}; nothing was changed"));
         let bytes = fs::read(path).map_err(Error::file("read", path))?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        // Do not decode the incomplete line: it may end within a character.
+        // Ignore the incomplete last line: it may end within a character.
         let (text, half) = bytes.split_at(whole);
         let text = std::str::from_utf8(text)
             .map_err(|_| foreign(format!("{shown} is not text, so it has no results")))?;
@@ -190,7 +190,7 @@ impl Results {
         &self.maker
     }
 
-    /// Adds a measured point.
+    /// Adds the record of a measured point to the results file.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -201,7 +201,7 @@ impl Results {
         })))
     }
 
-    /// Adds a point that was left out.
+    /// Adds a point that was left out, and the reason, to the results file.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -236,13 +236,13 @@ impl Drop for Results {
     }
 }
 
-/// Returns true if a file is the only content of its folder.
+/// Returns true if the folder of `file` contains only this file.
 fn is_alone(file: &Path) -> bool {
     let there = file.parent().and_then(|folder| fs::read_dir(folder).ok());
     there.is_some_and(|mut there| there.all(|it| it.is_ok_and(|it| it.path() == file)))
 }
 
-/// Opens or creates the file, and locks it for this run.
+/// Opens or creates the results file, and locks it for this run.
 fn locked(path: &Path) -> Result<File, Error> {
     for _ in 0..ATTEMPTS {
         let file = File::options().create(true).append(true).open(path);

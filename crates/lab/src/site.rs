@@ -19,7 +19,7 @@ pub struct LabSite {
     pub nodes: u8,
     /// The link between host and nodes. `None`: host and nodes are in one network namespace.
     pub link: Option<SiteLink>,
-    /// The cache between host and nodes, if there is one.
+    /// The cache between the host and the nodes; `None` for a site without a cache.
     pub gateway: Option<SiteGateway>,
     pub host: Host,
     /// The settings of the sessions over the link.
@@ -49,7 +49,7 @@ pub enum SiteBacking {
     /// In the memory of the server process. For tgt, in a file on a file system in memory.
     #[default]
     Memory,
-    /// In a file on this machine's disk.
+    /// The volume's data is in a file on this machine's disk.
     File,
 }
 
@@ -59,7 +59,7 @@ pub enum SiteBacking {
 pub enum SiteServer {
     #[default]
     Forebay,
-    /// Debian's tgt with its default settings.
+    /// The program tgt of Debian, with its default settings.
     Tgt,
     /// Debian's nbdkit with its memory plugin. It speaks NBD, so qemu-storage-daemon must be the
     /// initiator.
@@ -68,7 +68,7 @@ pub enum SiteServer {
     Host,
 }
 
-/// A link between the host's end (near) and the nodes' end (far).
+/// An emulated link between the host (the near end) and the nodes (the far end).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteLink {
@@ -89,7 +89,7 @@ pub struct SiteGateway {
     pub report: String,
     /// True if the NVRAM is stable (`nvram_survives = "power-loss"`), as in the papers.
     pub stable_nvram: bool,
-    /// Size of the log in bytes. It is a file on this machine's disk.
+    /// Size in bytes of the gateway's log, which is a file on this machine's disk.
     pub log: u64,
     /// Size of the cache in memory, in bytes.
     pub dram: u64,
@@ -103,7 +103,7 @@ pub struct SiteGateway {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatewayPlacement {
-    /// In a process of its own, at the host's end of the link.
+    /// The gateway is a process of its own, at the host's end of the link.
     #[default]
     Host,
     /// In the process of the node, above the node's disk.
@@ -116,7 +116,7 @@ pub enum GatewayPlacement {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Host {
-    /// A block device, made by `forebay attach`. Its initial content is undefined.
+    /// The host uses the volume as a block device, made by `forebay attach`, with undefined initial content.
     #[default]
     Device,
     /// An ext4 file system on a block device. It is created for this site and mounted with these
@@ -130,7 +130,7 @@ pub enum Host {
     QemuStorageDaemon,
 }
 
-/// The settings of the iSCSI sessions, at both ends of the link.
+/// The settings of the iSCSI sessions over the link, at both ends.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SiteSession {
@@ -138,7 +138,7 @@ pub struct SiteSession {
     /// The congestion control at both ends: `congestion` in the settings. If the kernel has an
     /// algorithm of this name, it is also the default of both namespaces.
     pub congestion: String,
-    /// Bytes of each socket buffer at both ends. `None`: the kernel chooses.
+    /// Size of each socket buffer in bytes, at both ends; `None` to let the kernel choose.
     pub socket_buffer: Option<u64>,
     /// Further keys of `[iscsi]` at the node and the gateway, with their values as text.
     pub iscsi: BTreeMap<String, String>,
@@ -205,13 +205,13 @@ impl Default for SiteSession {
 }
 
 impl SiteLink {
-    /// Returns a link with the same settings in both directions.
+    /// Returns a link with the same settings for both directions.
     #[must_use]
     pub fn alike(settings: wan::DirectionSettings) -> Self {
         Self { near_to_far: settings.clone(), far_to_near: settings, seed: 1 }
     }
 
-    /// Returns a link with this one-way delay, without other restrictions.
+    /// Returns a link with this one-way delay, and without other restrictions.
     #[must_use]
     pub fn of_delay(delay: Duration) -> Self {
         Self::alike(wan::DirectionSettings { delay, ..wan::DirectionSettings::default() })

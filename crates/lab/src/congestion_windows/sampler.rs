@@ -51,7 +51,7 @@ const EVERY: Duration = Duration::from_millis(10);
 /// Time between searches for new connections. It is longer than [`EVERY`], since the kernel scans
 /// its whole table for a search.
 const LIST_EVERY: Duration = Duration::from_millis(200);
-/// At most this many connections are sampled. No site has as many.
+/// Maximum number of connections whose windows are sampled; no site has as many.
 const MOST: usize = 64;
 /// Size of the receive buffer: a netlink message of the kernel has at most 32 KiB.
 const BUFFER_BYTES: usize = 32 << 10;
@@ -119,7 +119,7 @@ struct Looking {
     missed: u64,
 }
 
-/// A socket with its first and last sample.
+/// A TCP connection, with the first and the last sample of its state.
 struct SampledSocket {
     family: AddressFamily,
     id: SocketId,
@@ -192,7 +192,7 @@ impl Looking {
         Ok(())
     }
 
-    /// Samples all connections that still exist, at the time `at`.
+    /// Samples the congestion windows of all connections that still exist, at the time `at`.
     fn look(&mut self, at: Duration) {
         let mut sockets = std::mem::take(&mut self.sockets);
         let missed = self.missed;

@@ -8,17 +8,17 @@ pub type SocketId = [u8; 48];
 /// segments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TcpInfo {
-    /// The congestion window in segments.
+    /// Congestion window of the connection, in segments.
     pub cwnd: u32,
-    /// The slow start threshold. 2^31 - 1 means that it is not set yet.
+    /// Slow start threshold in segments; 2^31 - 1 means that it is not set yet.
     pub ssthresh: u32,
     /// The smoothed round trip time, in microseconds.
     pub srtt_us: u32,
-    /// Segments in flight: sent and not acknowledged yet.
+    /// Number of segments that were sent and are not acknowledged yet.
     pub unacked: u32,
     /// Retransmitted segments since the socket was opened.
     pub retransmits: u32,
-    /// Data segments sent, including retransmissions.
+    /// Number of data segments sent, including retransmissions.
     pub segments: u32,
     /// Segments that the peer reported as received twice: the number of unnecessary retransmissions.
     pub duplicates: u32,
@@ -28,14 +28,14 @@ pub struct TcpInfo {
     pub timeouts: Option<u16>,
 }
 
-/// One message of the kernel's answer to a request.
+/// A message of the kernel in answer to a request for the states of sockets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SockDiagMessage {
-    /// An established connection with its counters.
+    /// An established connection, with the counters of its TCP state.
     Socket(SocketId, TcpInfo),
-    /// A socket without the necessary information, because it is being closed.
+    /// A socket that is being closed, without the TCP state.
     Other,
-    /// The end of the kernel's answer.
+    /// The last message of the kernel's answer.
     Done,
     /// An error number; ENOENT: the socket does not exist.
     Failed(i32),
@@ -51,13 +51,13 @@ pub fn list(family: u8, remote: Option<u16>, local: Option<u16>) -> Vec<u8> {
     request(NLM_F_REQUEST | NLM_F_DUMP, family, 1 << TCP_ESTABLISHED, &id)
 }
 
-/// Returns a request to the kernel for the state of one socket.
+/// Encodes a request to the kernel for the state of one socket.
 #[must_use]
 pub fn one(family: u8, id: &SocketId) -> Vec<u8> {
     request(NLM_F_REQUEST, family, u32::MAX, id)
 }
 
-/// Sets the sequence number of a request. The kernel repeats it in the answer.
+/// Sets the sequence number of a request, which the kernel repeats in its answer.
 pub fn number(request: &mut [u8], number: u32) {
     request[8..12].copy_from_slice(&number.to_ne_bytes());
 }
@@ -97,7 +97,7 @@ pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, SockDiagMessage)> {
     })
 }
 
-/// Decodes `struct inet_diag_msg` and its attributes.
+/// Decodes the kernel's structure `inet_diag_msg` and its attributes.
 fn socket(body: &[u8]) -> Option<SockDiagMessage> {
     let id = *body.get(4..)?.first_chunk()?;
     if body.get(1) != Some(&TCP_ESTABLISHED) {
@@ -115,7 +115,7 @@ fn socket(body: &[u8]) -> Option<SockDiagMessage> {
     }
 }
 
-/// Decodes `struct tcp_info`. Newer kernels append fields to it, which are ignored.
+/// Decodes the kernel's structure `tcp_info`. Newer kernels append fields, which are ignored.
 fn tcp_info(bytes: &[u8]) -> Option<TcpInfo> {
     Some(TcpInfo {
         cwnd: word(bytes, 80)?,

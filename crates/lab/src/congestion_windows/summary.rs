@@ -10,30 +10,30 @@ use super::sock_diag::TcpInfo;
 /// The summary of the congestion windows of some connections.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
-    /// Figures of all connections together, such as the mean sum of their windows.
+    /// Figures of all connections together, such as the mean of the sum of their congestion windows.
     pub figures: Vec<WorkloadFigure>,
     /// Series for plots: the windows of the first two connections for 1.2 s, and for 50 s the
     /// difference of these two and the sum of all windows (the paper's Figures 3 and 2).
     pub series: Vec<WorkloadSeries>,
-    /// Number of queries that the kernel did not answer. The samples lack their values.
+    /// Number of queries that the kernel did not answer, so that samples are missing.
     pub missed: u64,
 }
 
-/// Time after the first data during which windows still grow. Only later samples count.
+/// In this time after the first data, the congestion windows still grow: samples of it do not count.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Maximum number of points in the series of sums and of differences: 50 s.
 const LONG: usize = 5000;
 /// Maximum number of points in the series of each of the two windows: 1.2 s.
 const SHORT: usize = 120;
 
-/// Collects samples of the congestion windows of all connections, and summarises them.
+/// Collects samples of the congestion windows of all connections, and computes their statistics.
 #[derive(Default)]
 pub(super) struct Looks {
     /// The time of the first sample with data in flight.
     begun: Option<Duration>,
     sum: Moments,
     difference: Moments,
-    /// Mean and deviation of each connection's window, in the order of their first samples.
+    /// Mean and deviation of the congestion window of each connection, in the order of the first samples.
     each: Vec<Moments>,
     round_trip_ms: Moments,
     delivery: Moments,
@@ -43,7 +43,7 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// Adds a sample: the state of each connection at the time `at`.
+    /// Adds a sample: the TCP state of each connection at the time `at`.
     pub fn add(&mut self, at: Duration, sockets: &[TcpInfo]) {
         if sockets.iter().all(|it| it.unacked == 0) {
             return;
@@ -187,7 +187,7 @@ mod tests {
         looks.add(at(5000), &[socket(100, 1), socket(100, 0)]);
         looks.add(at(5990), &[socket(100, 1), socket(100, 0)]);
         looks.add(at(6000), &[socket(6, 1), socket(2, 0)]);
-        // This sample does not count either: no connection has data in flight.
+        // No connection has data in flight, so this sample must not count either.
         looks.add(at(6010), &[socket(50, 0), socket(50, 0)]);
         looks.add(at(6020), &[socket(4, 1), socket(8, 1)]);
         let mut counted = TcpSegmentCounters::default();

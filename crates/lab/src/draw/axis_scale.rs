@@ -1,8 +1,8 @@
-//! Maps numbers to positions along an axis, and chooses its ticks.
+//! Maps numbers to positions along the axis of a plot, and chooses the ticks of the axis.
 
 use crate::number;
 
-/// The scale of a plot's axis: its range and ticks.
+/// The scale of a plot's axis: its range of numbers and its ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AxisScale {
     low: f64,
@@ -112,7 +112,7 @@ impl AxisScale {
     }
 }
 
-/// Returns true if an axis of this kind can show the number.
+/// Returns true if an axis, logarithmic or not, can show `value`.
 fn is_shown(value: f64, logarithmic: bool) -> bool {
     value.is_finite() && value.abs() < FARTHEST && (!logarithmic || value > 1.0 / FARTHEST)
 }

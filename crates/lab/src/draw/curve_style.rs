@@ -43,7 +43,7 @@ impl CurveStyle {
     }
 }
 
-/// Returns the legend for those curves of a plot for which `is_drawn` returns true.
+/// Returns the legend of a plot, for the curves for which `is_drawn` returns true.
 pub fn legend(plot: &Plot, is_drawn: impl Fn(&Curve) -> bool) -> String {
     let mut out = String::from("<ul class=\"legend\">");
     for curve in plot.curves.iter().filter(|curve| is_drawn(curve)) {

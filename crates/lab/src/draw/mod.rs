@@ -50,18 +50,18 @@ const RIGHT: f64 = 700.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 326.0;
 
-/// A line with more points than this is drawn without markers.
+/// A curve with more points than this is drawn without a marker at each point.
 const MOST_MARKED: usize = 60;
 
 /// Maximum width of a bar, in units of the drawing.
 const WIDEST_BAR: f64 = 48.0;
 
-/// A plot, and the scales with which its points are drawn.
+/// A plot, with the scales that map its numbers to positions in the drawing.
 struct Canvas<'a> {
     plot: &'a Plot,
     x: AxisScale,
     y: AxisScale,
-    /// The width of all bars at one position together.
+    /// Total width of the bars (of a bar chart) at one position of the x axis.
     bars: f64,
 }
 
@@ -91,12 +91,12 @@ impl<'a> Canvas<'a> {
         curve.points.iter().filter_map(place).collect()
     }
 
-    /// Returns true if at least one point of a curve can be drawn.
+    /// Returns true if at least one point of the curve can be drawn.
     fn draws(&self, curve: &Curve) -> bool {
         curve.points.iter().any(|point| self.shows(point))
     }
 
-    /// Returns true if both coordinates of a point can be drawn.
+    /// Returns true if both coordinates of the point can be drawn.
     fn shows(&self, [x, y]: &[f64; 2]) -> bool {
         self.x.place(*x).is_some() && self.y.place(*y).is_some()
     }

@@ -144,7 +144,7 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// A workload that is run with several one-way delays and kinds of windows.
+/// A workload that is measured with several one-way delays and several kinds of congestion windows.
 struct FairTcpSweep {
     use_: FairTcpTraffic,
     task: Box<dyn Fn(&str) -> WorkloadTask>,
@@ -158,7 +158,7 @@ struct FairTcpSweep {
 enum FairTcpTraffic {
     Writes,
     Reads,
-    /// Traffic in both directions, by a file system.
+    /// Reads and writes by a file system, so that data travels in both directions.
     Files,
     /// Traffic in both directions, by a file system on a host whose memory is smaller than the
     /// files. The paper's host had 256 MB for 4 GB.
@@ -166,7 +166,7 @@ enum FairTcpTraffic {
 }
 
 impl FairTcpTraffic {
-    /// Returns the paper's testbed (section 3.2) with this congestion control.
+    /// Returns the testbed of the paper (section 3.2) with this congestion control and one-way delay.
     fn site(self, congestion: &str, delay_ms: u32) -> LabSite {
         let delay = Duration::from_millis(delay_ms.into());
         let clear = wan::DirectionSettings { delay, ..wan::DirectionSettings::default() };

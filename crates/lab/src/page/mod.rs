@@ -38,7 +38,7 @@ fn write(out: &mut String, report: &LabReport) -> fmt::Result {
     write!(out, "<footer>\n{HOW_TO_READ}</footer>\n</main>\n</body>\n</html>\n")
 }
 
-/// The footer of every page.
+/// The footer of every report page, which explains its tables.
 const HOW_TO_READ: &str = "<p>How to read the tables: the upper number was measured here, the median if a point was run several times; \
     the quartiles of these runs are below it. Then follows the paper's \
     number, followed by ours divided by the paper's. A figure with a bound shows whether it is within the bound. A dagger \
@@ -104,7 +104,7 @@ fn apart(out: &mut String, heading: &str, texts: &[String]) -> fmt::Result {
     Ok(())
 }
 
-/// Writes an HTML list, or nothing if there are no items.
+/// Writes an HTML list, unless `items` is empty.
 fn list(out: &mut String, items: impl ExactSizeIterator<Item = String>) -> fmt::Result {
     if items.len() == 0 {
         return Ok(());

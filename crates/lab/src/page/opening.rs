@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use super::list;
 use crate::{ClaimResult, Finding, LabReport, html_escape::escaped, rounded};
 
-/// Writes the three sentences of the finding, and the state of the run.
+/// Writes the three sentences about the most important result, and whether the run is complete.
 pub fn finding(out: &mut String, report: &LabReport) -> fmt::Result {
     if let Some([claim, measured, verdict]) = report.opening() {
         let [claim, measured, verdict] = [claim, measured, verdict].map(|text| escaped(&text));
@@ -89,7 +89,7 @@ pub fn doubts(out: &mut String, report: &LabReport) -> fmt::Result {
     Ok(())
 }
 
-/// Writes how many bounds of figures are kept, and which ones are not.
+/// Writes how many measured figures keep their bounds, and which figures miss theirs.
 pub fn bounds(out: &mut String, report: &LabReport) -> fmt::Result {
     let [mut held, mut unmeasured, mut tainted, mut empty] = [0_u32; 4];
     let mut missed = vec![];

@@ -7,7 +7,7 @@ use crate::{
     number,
 };
 
-/// Writes a table; `id` makes the names of its footnotes unique in the page.
+/// Writes a table. `id` makes the names of its footnotes unique within the page.
 pub fn write(out: &mut String, id: &str, table: &ReportTable, doubts: &[Doubt]) -> fmt::Result {
     if let Some(reasons) = reasons(table, doubts) {
         return writeln!(
@@ -118,7 +118,7 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
                 notes.mark(note)
             )?;
         }
-        // A long note would make the column wide, so it becomes a footnote.
+        // Make a long note a footnote, because it would make the column wide.
         note if note.chars().count() > SHORT => {
             if cell.ours.is_none() {
                 out.push_str("<span class=\"none\">–</span>");
@@ -155,7 +155,7 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
 /// Maximum number of letters of a note that is shown in its cell. "not measured" is short enough.
 const SHORT: usize = 14;
 
-/// The footnotes of a table. Equal texts share one footnote.
+/// The footnotes of a table. Notes with the same text share one footnote.
 struct Notes<'a> {
     id: &'a str,
     doubts: &'a [Doubt],

@@ -1,4 +1,4 @@
-//! Tests of the HTML page of a report: its content, escaping and closed tags.
+//! Tests the HTML page of a report: its content, its escaping and its closing tags.
 
 use super::*;
 use crate::{

@@ -4,7 +4,7 @@
 
 use super::{Misprint, PaperFigure};
 
-/// One-way delays of all tables and figures of the Fair-TCP paper, ms.
+/// One-way delays in all tables and figures of the Fair-TCP paper, in ms.
 pub const DELAYS_MS: [f64; 6] = [0.0, 2.0, 4.0, 6.0, 8.0, 10.0];
 
 /// The share of lost packets in the Fair-TCP paper (section 3.2).
@@ -14,7 +14,7 @@ pub const LOSS: f64 = 0.027;
 pub struct MeanDeviation {
     pub mean: f64,
     pub deviation: f64,
-    /// The deviation in percent of the mean, as the paper prints it.
+    /// Standard deviation in percent of the mean, as the paper prints it.
     pub percent: f64,
 }
 

@@ -13,9 +13,9 @@ use crate::{Printed, rounded};
 /// A number or a range of numbers that a paper prints.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperFigure {
-    /// The place in the paper: "Figure 12, section 4.4".
+    /// Where the figure is in the paper, such as "Figure 12, section 4.4".
     pub place: &'static str,
-    /// The quantity that was measured, with its unit.
+    /// The measured quantity and its unit.
     pub what: &'static str,
     /// The smallest number that the paper prints.
     pub least: f64,
@@ -27,14 +27,14 @@ pub struct PaperFigure {
 /// derive from the words.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PaperStatement {
-    /// The place in the paper: "Figure 5, section 4.4.1".
+    /// Where the statement is in the paper, such as "Figure 5, section 4.4.1".
     pub place: &'static str,
     /// The subject of the statement, as words for a report.
     pub what: &'static str,
     pub said: &'static str,
     /// Our lower bound for the meaning of the words. Negative infinity if there is none.
     pub least: f64,
-    /// Our upper bound for the meaning of the words. Infinity if there is none.
+    /// Our upper bound for the meaning of the statement; infinity for no bound.
     pub most: f64,
 }
 

@@ -10,7 +10,7 @@ pub const DISKS: [&str; 4] = ["dnes", "ddys", "array", "null"];
 pub const DISKS_SHOWN: [&str; 4] =
     ["1 disk, IBM DNES", "1 disk, IBM DDYS", "disk array, 8 DDYS", "null device"];
 
-/// The accesses of Table 1, in the order of its columns.
+/// The kinds of access in Table 1, in the order of its columns.
 pub const ACCESSES: [&str; 4] =
     ["random-read", "random-write", "sequential-read", "sequential-write"];
 
@@ -18,13 +18,13 @@ pub const ACCESSES: [&str; 4] =
 /// delays.
 pub const WAYS: [&str; 7] = ["local", "target", "0ms", "1ms", "2ms", "4ms", "8ms"];
 
-/// The one-way delays of the last five of [`WAYS`], ms.
+/// One-way delays in ms of the last five rows of [`WAYS`].
 pub const DELAYS_MS: [f64; 5] = [0.0, 1.0, 2.0, 4.0, 8.0];
 
 /// Bytes of a request of Table 1.
 pub const REQUEST_BYTES: f64 = 8192.0;
 
-/// Bytes of the paper's MB (the only value that fits its Table 1).
+/// Number of bytes in a MB of the paper (the only value with which its Table 1 is consistent).
 pub const MB: f64 = 1000.0 * 1024.0;
 
 /// Outsourcing paper, Table 1, lower half: response time of an 8 KiB request, ms. Each row is one
@@ -106,7 +106,7 @@ const fn application(
     PaperApplication { name, shown, unit, local, shares }
 }
 
-/// Outsourcing paper, Table 2: applications by one-way delay.
+/// Outsourcing paper, Table 2: performance of applications for each one-way delay.
 #[rustfmt::skip]
 pub const APPLICATIONS: [PaperApplication; 16] = [
     application("build/soft", "SSH build, Soft Updates", "1/h", 67.3, [0.94, 0.89, 0.87, 0.83, 0.78, 0.69]),
@@ -127,7 +127,7 @@ pub const APPLICATIONS: [PaperApplication; 16] = [
     application("tpcc/nt-ntfs", "TPC-C, Windows NT, NTFS", "1/min", 733.5, [0.97, 0.95, 0.94, 0.93, 0.90, 0.84]),
 ];
 
-/// Returns the column of Table 2 with this name, if there is one.
+/// Returns the column of Table 2 that is named `name`; `None` if there is none.
 #[must_use]
 pub fn application_named(name: &str) -> Option<&'static PaperApplication> {
     APPLICATIONS.iter().find(|one| one.name == name)
@@ -141,9 +141,9 @@ pub struct PaperCongestion {
     pub load: u32,
     /// Mean and deviation of the background traffic, Mbit/s.
     pub background: [f64; 2],
-    /// Mean round trip in milliseconds.
+    /// Mean round trip time in milliseconds.
     pub round_trip_ms: f64,
-    /// The share of lost packets.
+    /// Share of packets that are lost.
     pub loss: f64,
     /// PostMark on FFS, on Soft Updates and on NTFS (Windows NT), transactions per second; not measured at 75
     /// percent.

@@ -6,7 +6,7 @@ use super::{Misprint, PaperFigure};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IscsiSticsPair<T> {
     pub iscsi: T,
-    /// STICS with report after complete.
+    /// The figure of STICS, with writes that are reported after they are complete.
     pub stics: T,
 }
 
@@ -50,7 +50,7 @@ pub const REQUESTS: IscsiSticsPair<f64> = both(3_104_257.0, 3_069_438.0);
 /// STICS paper, Table 5: requests that the file system passed to the block layer.
 pub const REQUESTS_TO_BLOCK: IscsiSticsPair<f64> = both(1_867_529.0, 1_854_554.0);
 
-/// STICS paper, Table 5: requests that the host's file system answered from its cache.
+/// STICS paper, Table 5: requests that the file system of the host answered from its own cache.
 pub const REQUESTS_FROM_HOST: IscsiSticsPair<f64> = both(1_236_728.0, 1_214_884.0);
 
 /// STICS paper, Table 5: requests that STICS answered from its cache. Plain iSCSI has no such

@@ -4,21 +4,21 @@
 use super::NOT_MEASURED;
 use crate::PointRecord;
 
-/// A reason to doubt measurements.
+/// A reason why measurements may be wrong, such as a busy machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Doubt {
-    /// Number of points that have this reason.
+    /// Number of points to which the reason applies.
     pub points: usize,
-    /// The reason without its numbers, see [`doubt_kind`].
+    /// The text of the reason with placeholders for its numbers, see [`doubt_kind`].
     kind: String,
     /// For each number in the reason, its smallest and its largest value, as they are written.
     ranges: Vec<[Number; 2]>,
 }
 
-/// A number that occurs in a reason: its value, and its digits as written.
+/// A number in the text of a reason: its value, and its digits as written.
 type Number = (f64, String);
 
-/// Replaces each number in [`Doubt::kind`]. No reason contains this character.
+/// Placeholder for a number in [`Doubt::kind`]. The reasons do not contain this character.
 const NUMBER: char = '\u{fffc}';
 
 /// Returns the reasons to doubt measurements, the reason of most points first. `left_out` has the names of points
@@ -27,7 +27,7 @@ const NUMBER: char = '\u{fffc}';
 pub fn doubts(records: &[PointRecord], left_out: &[(String, String)]) -> Vec<Doubt> {
     let mut doubts: Vec<Doubt> = Vec::new();
     for record in records {
-        // Several runs of one point may have the same reason.
+        // Count the reason once for each point, since several runs of the point may have it.
         let mut of_point: Vec<String> = Vec::new();
         for taint in &record.taints {
             let kind = doubt_kind(taint);
@@ -78,7 +78,7 @@ impl Doubt {
         format!("{} {points}: {}", self.points, self.text())
     }
 
-    /// Returns true if `reason` differs from this doubt at most in its numbers.
+    /// Returns true if the text `reason` has the same words as this doubt and differs at most in its numbers.
     #[must_use]
     pub fn is_of(&self, reason: &str) -> bool {
         self.kind == doubt_kind(reason)
@@ -101,7 +101,7 @@ fn add(doubts: &mut Vec<Doubt>, reason: &str, points: usize) {
     }
 }
 
-/// Returns a reason without "run 1 of 3: " at its beginning.
+/// Returns the text of a reason without a prefix such as "run 1 of 3: ".
 fn without_run(reason: &str) -> &str {
     let rest = || {
         let (number, rest) = reason.strip_prefix("run ")?.split_once(" of ")?;

@@ -6,15 +6,15 @@ use super::{Cell, rounded};
 /// A statement of a paper about a ratio.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PaperClaim {
-    /// The place in the paper: "Figure 6, section 5.3.1".
+    /// Where the statement is in the paper, such as "Figure 6, section 5.3.1".
     pub place: &'static str,
     /// The statement, as the end of a sentence: "a cache makes PostMark 1.6 to 2.1 times as fast".
     pub statement: &'static str,
     /// The ratio that is measured, after "the ratio of": "transactions with a cache to those without".
     pub ratio: &'static str,
-    /// The smallest ratio that agrees with the claim. Negative infinity for no bound.
+    /// The smallest ratio that confirms the statement; negative infinity for no bound.
     pub least: f64,
-    /// The largest ratio that agrees with the claim. Infinity for no bound.
+    /// The largest ratio that confirms the statement; infinity for no bound.
     pub most: f64,
     /// The largest ratio that the paper prints, if a larger one agrees with the claim, too.
     pub printed_most: Option<f64>,
@@ -27,7 +27,7 @@ pub enum ClaimResult {
     Undecided,
 }
 
-/// The number of points of an experiment, and of those with a result.
+/// The number of points in an experiment, and the number of those with a result.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PointCount {
     pub measured: usize,
@@ -37,12 +37,12 @@ pub struct PointCount {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredRatio {
     pub value: f64,
-    /// True if there is a reason why one of the measurements may be wrong.
+    /// True if there is a reason why one of the two measurements may be wrong.
     pub is_doubtful: bool,
 }
 
 impl MeasuredRatio {
-    /// Returns the number that was measured for a cell, if it has one.
+    /// Returns the number that was measured for `cell`; `None` if the cell has no such number.
     #[must_use]
     pub fn of(cell: &Cell) -> Option<Self> {
         let value = cell.ours.filter(|value| value.is_finite())?;
@@ -80,7 +80,7 @@ impl Finding {
         ]
     }
 
-    /// Returns the median of the ratios with their number and quartiles.
+    /// Returns the median of the measured ratios, their number and their quartiles, as text.
     #[must_use]
     pub fn spread(&self) -> String {
         match (self.ratios.as_slice(), self.quartiles()) {
@@ -96,7 +96,7 @@ impl Finding {
         }
     }
 
-    /// Returns whether the claim held, and the reason as a part of a sentence.
+    /// Returns whether the measurements confirm the statement, and the reason as a part of a sentence.
     #[must_use]
     pub fn result(&self) -> (ClaimResult, String) {
         let undecided = |why: String| (ClaimResult::Undecided, why);

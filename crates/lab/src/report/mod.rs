@@ -1,4 +1,4 @@
-//! A report as data. Other modules write it as a page or as CSV.
+//! The content of a report. Other modules write it as an HTML page or as CSV.
 
 mod number_format;
 mod plot;
@@ -22,9 +22,9 @@ pub struct LabReport {
     pub about: Vec<String>,
     /// The environment of the measurement: name and value.
     pub facts: Vec<(String, String)>,
-    /// The claims of the paper with the measured ratios, the most important one first.
+    /// The statements of the paper with the measured ratios, the most important one first.
     pub findings: Vec<Finding>,
-    /// The number of points with results, if it is known.
+    /// The number of points that have results; `None` if it is not known.
     pub progress: Option<RunProgress>,
     /// The reasons why measurements may be wrong or are missing.
     pub doubts: Vec<Doubt>,
@@ -36,16 +36,16 @@ pub struct LabReport {
 pub struct RunProgress {
     pub requested: PointCount,
     pub experiment: PointCount,
-    /// True if points with earlier results were to be measured again.
+    /// True if points are measured again that have results from an earlier run.
     pub again: bool,
-    /// The command of the run, if it was stopped before its end.
+    /// The command line of the run, if it was stopped before its end; otherwise `None`.
     pub stopped: Option<String>,
 }
 
 /// A section about a table or figure of the paper.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
-    /// The heading, such as "Table 1: microbenchmarks".
+    /// Heading of the section, such as "Table 1: microbenchmarks".
     pub title: String,
     /// Paragraphs before the tables and plots: what the section shows and how the measurement
     /// differs from the paper's.
@@ -65,7 +65,7 @@ pub enum SectionPart {
 }
 
 impl LabReport {
-    /// Returns an empty report with this heading.
+    /// Returns an empty report with the heading `title`.
     #[must_use]
     pub fn new(title: &str) -> Self {
         Self { title: title.to_owned(), ..Self::default() }
@@ -85,7 +85,7 @@ impl LabReport {
         self
     }
 
-    /// Adds the findings, the most important one first.
+    /// Adds statements of the paper with their measured ratios, the most important one first.
     #[must_use]
     pub fn findings(mut self, findings: impl IntoIterator<Item = Finding>) -> Self {
         self.findings.extend(findings);
@@ -108,7 +108,7 @@ impl LabReport {
         opening.chain(ended.map(RunProgress::sentence)).chain(doubts).collect()
     }
 
-    /// Returns the finding of [`opening`](Self::opening).
+    /// Returns the most important statement, which [`opening`](Self::opening) describes.
     #[must_use]
     pub fn first_finding(&self) -> Option<&Finding> {
         let with = |least: usize| self.findings.iter().find(|it| it.ratios.len() >= least);
@@ -153,13 +153,13 @@ impl RunProgress {
 }
 
 impl Section {
-    /// Returns an empty section with this heading.
+    /// Returns an empty section with the heading `title`.
     #[must_use]
     pub fn new(title: &str) -> Self {
         Self { title: title.to_owned(), ..Self::default() }
     }
 
-    /// Adds a paragraph to the section, before its tables and plots.
+    /// Adds a paragraph of text to the section, before its tables and plots.
     #[must_use]
     pub fn text(mut self, text: &str) -> Self {
         self.text.push(text.to_owned());

@@ -13,7 +13,7 @@ pub fn number(value: f64) -> String {
     if !(1e-4..1e15).contains(&size) {
         return power_of_ten(value);
     }
-    // Integers, such as counts, keep all of their digits.
+    // An integer, such as a count, keeps all its digits.
     if size.fract() == 0.0 || size >= 1000.0 {
         return grouped(value);
     }
@@ -31,7 +31,7 @@ pub fn rounded(value: f64) -> String {
     if size == 0.0 || !size.is_finite() {
         return number(value);
     }
-    // The last of the three digits stands for this power of ten.
+    // The decimal exponent of the last of three significant digits.
     let power = size.log10().floor() as i32 - 2;
     let scale = 10_f64.powi(power.abs());
     let digits =
@@ -39,7 +39,7 @@ pub fn rounded(value: f64) -> String {
     number(digits)
 }
 
-/// Formats a factor: "×1.04"; "none" if it is not finite.
+/// Formats a factor, such as "×1.04"; "none" if it is not finite.
 #[must_use]
 pub fn factor(value: f64) -> String {
     if !value.is_finite() {

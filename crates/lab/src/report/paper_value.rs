@@ -6,7 +6,7 @@ use super::{number, rounded};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Printed {
     pub least: f64,
-    /// The largest number of the range. It equals `least` for a single number.
+    /// The largest number of the printed range; equal to `least` for a single number.
     pub most: f64,
 }
 
@@ -17,7 +17,7 @@ impl From<f64> for Printed {
 }
 
 impl Printed {
-    /// Returns the low end, and for a range also the high end.
+    /// Returns the lower end of the printed range, and its upper end unless both are equal.
     fn ends(self) -> (f64, Option<f64>) {
         (self.least, (self.least != self.most).then_some(self.most))
     }

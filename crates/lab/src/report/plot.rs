@@ -1,4 +1,4 @@
-//! A plot of a report: curves on one pair of axes.
+//! A plot of a report, with one or several curves on the same axes.
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
@@ -6,14 +6,14 @@ pub struct Plot {
     pub x: Axis,
     pub y: Axis,
     pub curves: Vec<Curve>,
-    /// Text below the plot, such as which data is not shown, and why.
+    /// Text below the plot, for example which data is missing, and why.
     pub note: String,
 }
 
-/// An axis of a plot, with its label and scale.
+/// An axis of a plot, with its label and its scale.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// The quantity with its unit: "one-way delay, ms".
+    /// Label of the axis, with the unit, such as "one-way delay, ms".
     pub name: String,
     /// True for a logarithmic axis. Such an axis cannot show values that are not positive; the page
     /// states how many there are.
@@ -31,10 +31,10 @@ pub struct Curve {
     pub points: Vec<[f64; 2]>,
 }
 
-/// The source of a curve's numbers, which determines how its line is drawn.
+/// Where the numbers of a curve come from, which determines how its line is drawn.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CurveSource {
-    /// Measured in this run. The line is solid.
+    /// The numbers were measured in this run: the line is solid.
     Ours,
     /// Printed in the paper. The line is dashed.
     Paper,
@@ -53,7 +53,7 @@ pub enum Drawn {
 }
 
 impl Plot {
-    /// Returns a plot without curves. The names of the axes must include their units.
+    /// Returns a plot without curves. `x` and `y` are the labels of the axes with their units.
     #[must_use]
     pub fn new(title: &str, x: &str, y: &str) -> Self {
         let [x, y] = [x, y].map(|name| Axis { name: name.to_owned(), ..Axis::default() });
@@ -102,8 +102,8 @@ impl Plot {
 }
 
 impl Curve {
-    /// Returns a curve of measurements, drawn as a line. [`dots`](Self::dots) and
-    /// [`bars`](Self::bars) change this.
+    /// Returns a curve of measured points, which is drawn as a line unless [`dots`](Self::dots) or [`bars`](Self::bars)
+    /// is called.
     #[must_use]
     pub fn ours(name: &str, points: impl IntoIterator<Item = [f64; 2]>) -> Self {
         Self::of(name, CurveSource::Ours, points)

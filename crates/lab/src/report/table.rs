@@ -8,7 +8,7 @@ use super::{Printed, quartiles};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportTable {
     pub title: String,
-    /// The heading above the names of the rows: "one-way delay, ms".
+    /// The heading above the names of the rows, such as "one-way delay, ms".
     pub corner: String,
     pub columns: Vec<ReportColumn>,
     pub rows: Vec<ReportRow>,
@@ -32,7 +32,7 @@ pub struct ReportRow {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Cell {
-    /// The number that this run has measured.
+    /// The number that was measured in this run; `None` if there is none.
     pub ours: Option<f64>,
     /// The lower and the upper quartile of several runs.
     pub quartiles: Option<[f64; 2]>,
@@ -42,7 +42,7 @@ pub struct Cell {
     /// Words in place of a missing number, or after the numbers: "not measured: bonnie++ is not
     /// installed".
     pub note: String,
-    /// Reasons why our number may be wrong. Empty if there are none.
+    /// Reasons why the measured number may be wrong; empty without doubts.
     pub taints: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub enum CellBound {
 }
 
 impl fmt::Display for ReportColumn {
-    /// Writes group and name in one line: "Reno mean".
+    /// Writes the column's group and name in one line, such as "Reno mean".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() {
             return f.write_str(&self.name);
@@ -77,7 +77,7 @@ impl ReportTable {
         self.column_of("", name, unit)
     }
 
-    /// Adds a column to the group with this heading.
+    /// Adds a column to the group of columns with the heading `group`.
     #[must_use]
     pub fn column_of(mut self, group: &str, name: &str, unit: &str) -> Self {
         let [group, name, unit] = [group, name, unit].map(str::to_owned);
@@ -85,7 +85,7 @@ impl ReportTable {
         self
     }
 
-    /// Adds a row to the table: a name, and one cell for each column.
+    /// Adds a row to the table: its name, and one cell for each column.
     #[must_use]
     pub fn row(mut self, name: &str, cells: impl IntoIterator<Item = Cell>) -> Self {
         let cells = cells.into_iter().collect();
@@ -133,7 +133,7 @@ impl ReportTable {
 }
 
 impl Cell {
-    /// Returns a cell with a number that was measured here.
+    /// Returns a cell with a number that was measured in this run.
     #[must_use]
     pub fn ours(value: f64) -> Self {
         Self { ours: Some(value), ..Self::default() }
@@ -159,7 +159,7 @@ impl Cell {
         self
     }
 
-    /// Converts our number and its quartiles. The paper's number stays.
+    /// Converts the measured number and its quartiles, but not the paper's number.
     #[must_use]
     pub fn converted(mut self, convert: impl Fn(f64) -> f64) -> Self {
         self.ours = self.ours.map(&convert);
@@ -171,7 +171,7 @@ impl Cell {
         self
     }
 
-    /// Sets the paper's number, if there is one.
+    /// Sets the number of the paper with which the cell compares; `None` for no number.
     #[must_use]
     pub fn beside(mut self, paper: impl Into<Option<f64>>) -> Self {
         self.paper = paper.into().map(Printed::from);
@@ -185,28 +185,28 @@ impl Cell {
         self
     }
 
-    /// Sets the bar of the cell: its number must be at least this.
+    /// Sets the bound of the cell: the measured number should be at least `value`.
     #[must_use]
     pub fn at_least(mut self, value: f64) -> Self {
         self.bar = Some(CellBound::Least(value));
         self
     }
 
-    /// Sets the bar of the cell: its number must be at most this.
+    /// Sets the bound of the cell: the measured number should be at most `value`.
     #[must_use]
     pub fn at_most(mut self, value: f64) -> Self {
         self.bar = Some(CellBound::Most(value));
         self
     }
 
-    /// Sets the words that the cell shows after its numbers.
+    /// Sets the text that the cell shows after its numbers.
     #[must_use]
     pub fn note(mut self, text: &str) -> Self {
         text.clone_into(&mut self.note);
         self
     }
 
-    /// Adds those of `taints` that the cell does not have yet.
+    /// Adds reasons why the number may be wrong, except those that the cell has already.
     #[must_use]
     pub fn tainted(mut self, taints: &[String]) -> Self {
         for taint in taints {
@@ -260,7 +260,7 @@ impl Cell {
 /// The words in a cell that has no number and no reason why it is missing.
 pub const NOT_MEASURED: &str = "not measured";
 
-/// Returns the quotient, or `None` if it is not finite.
+/// Returns the quotient; `None` if it is not finite.
 fn divided(over: f64, under: f64) -> Option<f64> {
     Some(over / under).filter(|ratio| ratio.is_finite())
 }

@@ -22,7 +22,7 @@ use crate::{Error, Host};
 /// Time limit until a volume is attached. This includes filling a log with zeros and making a file
 /// system over the link, which has no delay yet.
 const READY: Duration = Duration::from_secs(300);
-/// Time limit of a detach. The last writes cross the link with its delay.
+/// Time limit of a detach, whose last writes cross the link with its delay.
 const END: Duration = Duration::from_secs(180);
 /// Time limit of a detach if the volume never became ready. It has little data to write then.
 const GIVEN_UP: Duration = Duration::from_secs(20);

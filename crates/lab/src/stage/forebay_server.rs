@@ -1,4 +1,4 @@
-//! A node or gateway of a site: `forebay serve` with its own settings.
+//! A node or gateway of a site: a process `forebay serve` with settings of its own.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use crate::Error;
 /// Time limit from the start of the process until it prints `ready`. It first fills a volume or log
 /// of some gigabytes with zeros.
 const READY: Duration = Duration::from_secs(300);
-/// Time limit of one command over the control socket.
+/// Time limit of a command over the control socket.
 const ANSWER: Duration = Duration::from_secs(20);
 /// Time limit for stopping the process, which finishes commands in flight and closes the log.
 const END: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ pub(crate) struct LabForebayServer {
 }
 
 impl LabForebayServer {
-    /// Starts the process, and waits until it listens.
+    /// Starts the process, and waits until it listens for initiators.
     pub fn start(
         name: &str,
         program: &Path,
@@ -57,7 +57,7 @@ impl LabForebayServer {
         self.process.id()
     }
 
-    /// Returns the URL of LUN 0 of a target of this process.
+    /// Returns the URL of LUN 0 of this target in this process.
     pub fn url(&self, target: &str) -> String {
         self.process.url(target, 0)
     }
@@ -86,7 +86,7 @@ impl LabForebayServer {
         Ok(Some(begun.elapsed()))
     }
 
-    /// Asks the process to stop and waits for its end.
+    /// Asks the process to stop, and waits until it has ended.
     pub fn end(self) -> Result<(), Error> {
         Ok(self.process.end(END)?)
     }

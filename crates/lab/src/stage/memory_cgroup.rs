@@ -73,7 +73,7 @@ pub(crate) fn can_be_limited(name: &str) -> Result<(), Error> {
     LabMemoryCgroup::limited(name, PROBE).map(drop)
 }
 
-/// The limit of the control group that [`can_be_limited`] makes. No program runs in it.
+/// Memory limit in bytes of the control group that [`can_be_limited`] creates as a test and in which no program runs.
 const PROBE: u64 = 16 << 20;
 
 /// Returns the folder in which control groups are made, and the name of the file with the memory

@@ -67,7 +67,7 @@ pub trait Scene {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PointRunResult {
     pub outcome: WorkloadResult,
-    /// Figures that were counted around the workload, such as bytes over the link.
+    /// Figures that were counted while the workload ran, such as bytes over the link.
     pub counted: Vec<WorkloadFigure>,
     /// Reasons why the figures may be wrong.
     pub taints: Vec<String>,
@@ -89,7 +89,7 @@ pub struct LabStage {
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub program: PathBuf,
-    /// The name of the link. Its namespaces are `NAME-near` and `NAME-far`.
+    /// Name of the link, whose network namespaces are `NAME-near` and `NAME-far`.
     pub name: String,
     /// The folder on the disk for volumes and logs. The stage makes and removes it. An existing
     /// folder is used only if an earlier run has left it.
@@ -97,7 +97,7 @@ pub struct Setting {
     /// The folder in memory for settings, control sockets, NVRAM and mount points. It is made and
     /// removed like `disk`.
     pub memory: PathBuf,
-    /// A flag that the caller sets to end the run.
+    /// A flag that the caller sets to stop the run.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -123,7 +123,7 @@ impl LabStage {
     /// [`Error::Folder`] if another run uses a folder, or the folder was not made by a run; or if
     /// the folders cannot be made.
     pub fn new(place: Setting) -> Result<Self, Error> {
-        // Lock both folders before changing a file in either of them.
+        // Lock both folders before a file in either of them is changed.
         let folders = [LabRunFolder::take(&place.memory)?, LabRunFolder::take(&place.disk)?];
         // End the programs of an earlier run that was killed; they still use these folders.
         let ended = orphans::end_left(&[&place.memory, &place.disk]);
@@ -300,7 +300,7 @@ impl Scene for LabStage {
 
 impl Drop for LabStage {
     fn drop(&mut self) {
-        // Ignore an error: a caller who needs it has called `clear` before.
+        // Ignore an error: a caller who needs it has called `clear` before the drop.
         let _ = self.clear();
     }
 }

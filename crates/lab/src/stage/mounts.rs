@@ -18,7 +18,7 @@ use super::{orphans::Killed, process};
 pub(crate) const LOSETUP: Tool = Tool { program: "losetup", package: "mount" };
 /// Time limit of an unmount after the process behind the file system has ended.
 const UNMOUNT: Duration = Duration::from_secs(20);
-/// Maximum number of nodes of a site. Each has one volume.
+/// Maximum number of nodes of a site, each of which has one volume.
 const VOLUMES: u8 = 4;
 
 pub(crate) fn mount_point(folder: &Path, volume: u8) -> PathBuf {
@@ -41,7 +41,7 @@ pub(crate) fn unmount_all(folder: &Path) {
 pub(crate) fn unmount_left(folder: &Path, attachments: &[Killed]) {
     let stop = AtomicBool::new(false);
     let events = folder.join("umount.events");
-    // Ignore errors: if something remains mounted, removing the folder fails later.
+    // Ignore errors: if a file system remains mounted, removing the folder fails later.
     let run = |command: &mut Command| {
         let name = command.get_program().to_string_lossy().into_owned();
         let _ =

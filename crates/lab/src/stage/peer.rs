@@ -20,10 +20,10 @@ use super::{
 };
 use crate::Error;
 
-/// tgt's daemon, and the tool with which it is configured.
+/// The daemon of tgt, and the tool that configures it.
 pub(crate) const TGT: [Tool; 2] =
     [Tool { program: "tgtd", package: "tgt" }, Tool { program: "tgtadm", package: "tgt" }];
-/// The program nbdkit. Its package also has the plugin `memory`.
+/// The program nbdkit, whose package also contains the plugin `memory`.
 pub(crate) const NBDKIT: Tool = Tool { program: "nbdkit", package: "nbdkit" };
 /// QEMU's storage daemon, and losetup, which makes a block device of the file that the daemon
 /// exports.
@@ -40,7 +40,7 @@ const PORT: u16 = 13260;
 /// The port of nbdkit for node 0. It is not NBD's standard port, since nbdkit may share the host's
 /// namespace.
 const NBD_PORT: u16 = 11809;
-/// The name of tgt's target.
+/// iSCSI name of the target that tgt serves.
 const NAME: &str = "iqn.2026-11.io.forebay.lab:tgt";
 
 /// Starts a tgtd that listens at an address. Its unit is a file of `bytes` bytes.
@@ -94,7 +94,7 @@ impl Nbdkit {
         command.arg("--pidfile").arg(&ready).args(["memory", &bytes.to_string()]);
         command.stdin(Stdio::null());
         let mut process = process::start("nbdkit", &mut command, namespace, &events, Signal::TERM)?;
-        // nbdkit writes its process id to this file when it accepts connections.
+        // Wait until nbdkit has written its process id to this file: then it accepts connections.
         wait_for(&mut process, "nbdkit", &ready, stop)?;
         Ok(Self { process, url: format!("nbd://{address}:{port}") })
     }
@@ -103,7 +103,7 @@ impl Nbdkit {
         self.process.id()
     }
 
-    /// Ends the process and waits for its end.
+    /// Ends the process and waits until it has exited.
     pub fn end(self) -> Result<(), Error> {
         Ok(self.process.end(READY)?)
     }
@@ -202,7 +202,7 @@ impl QemuVolumeExport {
     pub fn end(mut self) -> Result<(), Error> {
         self.detach()?;
         let Self { process, .. } = &mut self;
-        // Ask the process to end with SIGTERM; it exits with 0.
+        // Send SIGTERM: the process then exits with code 0.
         Ok(process.ask_to_end(READY)?)
     }
 

@@ -20,7 +20,7 @@ use crate::Error;
 /// run. Child processes of these programs inherit it.
 pub(crate) const MARK: &str = "FOREBAY_LAB_RUN";
 
-/// A network namespace. `None`: the namespace of this process.
+/// A network namespace; `None` for that of this process.
 pub(crate) type StageNamespace = Option<File>;
 
 /// Starts a program in a namespace. See [`LoggedProgram::start`].
@@ -50,7 +50,7 @@ pub(crate) fn enter(command: &mut Command, namespace: &StageNamespace) -> std::i
     Ok(())
 }
 
-/// Runs a program to its end. Returns its standard output.
+/// Runs a program until it ends, and returns its standard output.
 pub(crate) fn run(
     name: &str,
     command: &mut Command,

@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 8;
 /// the mark.
 pub(crate) struct LabRunFolder {
     path: PathBuf,
-    /// The open folder. This handle holds the lock.
+    /// The open folder, whose handle holds the lock against other runs.
     lock: File,
 }
 
@@ -76,7 +76,7 @@ impl LabRunFolder {
         }
         match fs::symlink_metadata(path) {
             Ok(now) if (now.dev(), now.ino()) == (opened.dev(), opened.ino()) => {}
-            // Another run has just removed the folder: try again.
+            // Another run has removed the folder at the same time: try again.
             _ => return Ok(None),
         }
         let mark = path.join(MARK);

@@ -1,4 +1,4 @@
-//! A running site: its processes and its link, with their start, counters and end.
+//! A site that is running: starts, counts and ends its processes and its link.
 
 use std::{
     fs::File,
@@ -69,7 +69,7 @@ impl RunningSite {
         }
     }
 
-    /// Starts only the link. Also returns the network namespace of its far end.
+    /// Starts only the link of a site. Also returns the network namespace of the far end of this link.
     fn with_link(place: &Setting, site: &LabSite) -> Result<(Self, StageNamespace), Error> {
         let link = site.link.as_ref().map(|line| {
             // Set the MTU from the start, because connections agree on a segment size when they
@@ -164,7 +164,7 @@ impl RunningSite {
             };
             self.hosts.push(seat);
         }
-        // All parts have started: give the link its delay and losses.
+        // Now that all processes have started, give the link its delay and losses.
         if let (Some(link), Some(line)) = (&mut self.link, &site.link) {
             link.change(line.settings())?;
         }
@@ -230,7 +230,7 @@ impl RunningSite {
         hosts.chain(gateway).chain(nodes).collect()
     }
 
-    /// Returns the values of all counters of the link, the processes and their layers.
+    /// Returns the values of all counters of the link, of the processes and of their layers.
     pub fn counted(&self, stop: &AtomicBool) -> Result<StageCounters, Error> {
         let mut counted = StageCounters::default();
         for served in self.served() {
@@ -288,7 +288,7 @@ impl RunningSite {
     /// Ends all parts in order. After an error the other parts are ended, too; the first error is
     /// returned.
     pub fn end(mut self, folder: &Path) -> Result<(), Error> {
-        // Remove the link's delay and losses, so that the remaining data crosses it quickly.
+        // Remove delay and losses from the link, so that the remaining data crosses it quickly.
         if let (Some(link), Some(line)) = (&mut self.link, &self.site.link) {
             let plain = |of: wan::DirectionSettings| wan::DirectionSettings {
                 mtu: of.mtu,
@@ -311,7 +311,7 @@ impl RunningSite {
             results.push(match node {
                 RunningNode::Nbdkit(nbdkit) => nbdkit.end(),
                 RunningNode::Ours(served) => served.end(),
-                // tgtd does not end while it has targets. Dropping the value kills it.
+                // tgtd does not stop while it has targets, so it is killed when the value is dropped.
                 RunningNode::Tgt(_) => Ok(()),
             });
         }
@@ -352,7 +352,7 @@ fn write_out(place: &WorkloadLocation, folder: &Path, stop: &AtomicBool) -> Resu
     }
 }
 
-/// Fails if the settings of a site contradict each other.
+/// Fails if settings of the site contradict each other.
 pub(crate) fn check(site: &LabSite) -> Result<(), Error> {
     let wrong = |what: &str| Err(Error::Settings(what.to_owned()));
     let beside = site.gateway.as_ref().map(|gateway| gateway.beside);
@@ -437,7 +437,7 @@ fn tune(namespace: &StageNamespace, site: &LabSite) -> Result<(), Error> {
     })
 }
 
-/// Returns the congestion controls of this kernel.
+/// Returns the congestion controls that this kernel offers.
 pub(crate) fn available() -> Result<Vec<String>, Error> {
     let path = Path::new("/proc/sys/net/ipv4/tcp_available_congestion_control");
     let read = std::fs::read_to_string(path).map_err(Error::file("read", path))?;

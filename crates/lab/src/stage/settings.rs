@@ -25,7 +25,7 @@ pub(crate) struct Folders<'a> {
     pub memory: &'a Path,
 }
 
-/// Returns the settings of a node that listens at this address.
+/// Returns the settings file of a node that listens at `address`.
 pub(crate) fn node(site: &LabSite, node: u8, address: &str, folders: Folders<'_>) -> String {
     let mut layers = disk(site, node, folders);
     if let Some(gateway) = site.gateway.as_ref().filter(|it| it.beside == GatewayPlacement::Node) {
@@ -115,7 +115,7 @@ fn remote(session: &SiteSession, url: &str) -> String {
     layer + " } }"
 }
 
-/// The name of a key that both `[iscsi]` and a remote layer have.
+/// A settings key that both `[iscsi]` and a remote layer have.
 const SOCKET_BUFFER: &str = "socket_buffer";
 
 fn cache(gateway: &SiteGateway, node: u8, folders: Folders<'_>) -> String {

@@ -31,7 +31,7 @@ impl StageCounters {
         counted
     }
 
-    /// Returns the counters of a link from its report in JSON.
+    /// Reads the counters of a link from the link's JSON report.
     pub fn of_link(report: &Value) -> Self {
         let mut counted = Self::default();
         for way in ["near_to_far", "far_to_near"] {
@@ -56,7 +56,7 @@ impl StageCounters {
         times.map(|(name, time)| (name.clone(), *time)).collect()
     }
 
-    /// Replaces the processor times by the given ones, which were taken earlier.
+    /// Replaces the processor times by `times`, which were measured earlier.
     pub fn set_processors(&mut self, times: BTreeMap<String, f64>) {
         self.counts.extend(times);
     }
@@ -156,7 +156,7 @@ pub(crate) struct MachineCpuTime {
 }
 
 impl MachineCpuTime {
-    /// Reads the times. All are zero if the system does not report them.
+    /// Reads the processor times of the machine; all are zero if the system does not report them.
     pub fn now() -> Self {
         fs::read_to_string("/proc/stat")
             .ok()

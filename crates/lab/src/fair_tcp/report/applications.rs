@@ -66,7 +66,7 @@ fn elsewhere(
             let Some(cell) = table.rows.get(at).and_then(|row| row.cells.get(column)) else {
                 continue;
             };
-            // Skip a cell that misses its bar: `missed` reports it.
+            // Skip a cell whose figure misses its bound, because `missed` reports that.
             if cell.holds() == Some(false) {
                 continue;
             }
@@ -154,7 +154,7 @@ fn time(measured: &MeasuredPoints<'_>, experiment: &str, windows: &str, delay: u
     measured.cell(&point(experiment, windows, delay), "time", "s")
 }
 
-/// Returns the gain of an ensemble: Reno's time divided by the ensemble's.
+/// Returns the speed-up by an ensemble: the time with Reno divided by the time with the ensemble.
 fn gain(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> Cell {
     let [reno, ensemble] = BOTH.map(|(windows, _)| time(measured, experiment, windows, delay));
     reno.by(&ensemble)

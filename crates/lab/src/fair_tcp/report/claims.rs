@@ -1,4 +1,4 @@
-//! The paper's claims with the ratios that decide them.
+//! The statements of the Fair-TCP paper, and the measured ratios that confirm or refute them.
 
 use super::{delays, point};
 use crate::{
@@ -16,7 +16,7 @@ const TIMES: [&str; 2] = ["reno", "ensemble"];
 const MORE: [f64; 2] = [1.0, f64::INFINITY];
 const LESS: [f64; 2] = [f64::NEG_INFINITY, 1.0];
 
-/// The claims, the most important one first.
+/// Statements of the Fair-TCP paper that the report checks, the most important one first.
 const CLAIMS: [(PaperClaim, Compared); 7] = [
     (
         words(

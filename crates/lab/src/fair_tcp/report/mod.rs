@@ -44,7 +44,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
     report.section(MISPRINTS.iter().fold(errors, |section, it| section.misprint(&it.text())))
 }
 
-/// Returns the delays of the paper: row number in its tables, and milliseconds.
+/// Returns the delays of the paper: the row number in its tables, and the delay in milliseconds.
 fn delays() -> impl Iterator<Item = (usize, u32)> {
     super::points::DELAYS.into_iter().enumerate()
 }

@@ -136,7 +136,7 @@ fn surge(scale: ExperimentScale, is_sync: bool) -> OutsourcingWorkload {
     }
 }
 
-/// Returns the five workloads of Table 2, each with the memory of its host.
+/// Returns the five workloads of Table 2, each with the memory of the host that runs it.
 fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Option<u64>)> {
     let waits = |trips: f64| if is_sync { trips } else { 0.0 };
     let scripts = scale.pick(2, 16);
@@ -240,7 +240,7 @@ pub(super) fn figure_4(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         let metas = scale.pick(&[SOFT][..], &[SOFT, SYNC]);
         for (meta, options) in metas {
             let ways: &[StorageDistance] = scale.pick(&FEW, &WAYS);
-            // Figure 4 has no distances other than delays.
+            // Figure 4 only has distances that are delays.
             for way in ways.iter().filter(|way| matches!(way, StorageDistance::Delay(_))) {
                 let site = LabSite { disk: disk(name), ..volume(TIGHT) };
                 let scripts = scale.pick(2, 16);
@@ -320,7 +320,7 @@ pub(super) fn figure_6(scale: ExperimentScale) -> Vec<ExperimentPoint> {
 /// Returns the points to measure for Figure 7 of the outsourcing paper: PostMark on a host with
 /// little page cache. A gateway at the host's end of the link can cache a share of the files.
 pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
-    // The number of files, and their total size in bytes.
+    // Number of files of the workload, and their total size in bytes.
     let files = scale.pick(3000, 12_000);
     let set = u64::from(files) * (8 << 10);
     let mut points = Vec::new();

@@ -5,7 +5,7 @@ use workload::{Micro, MicroAccess, MicroAccessPattern, WorkloadTask};
 use super::testbeds::{JUMBO, StorageDistance, WAYS, device, disk, gigabit};
 use crate::{ExperimentPoint, ExperimentScale, Host, LabSite, SiteDisk, SiteServer};
 
-/// The accesses, with their words in the names of measured points.
+/// The kinds of access, with the words that stand for them in the names of measured points.
 const ACCESSES: [(&str, MicroAccessPattern, MicroAccess); 6] = [
     ("random-read", MicroAccessPattern::Random, MicroAccess::Read),
     ("random-write", MicroAccessPattern::Random, MicroAccess::Write),
@@ -15,7 +15,7 @@ const ACCESSES: [(&str, MicroAccessPattern, MicroAccess); 6] = [
     ("identical-write", MicroAccessPattern::Identical, MicroAccess::Write),
 ];
 
-/// The first four accesses. A quick run leaves out those to identical blocks.
+/// A quick run measures only this number of the accesses: it omits those to identical blocks.
 const QUICK_ACCESSES: usize = 4;
 
 fn micro(

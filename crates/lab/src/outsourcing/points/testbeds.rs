@@ -1,4 +1,4 @@
-//! The two testbeds of the outsourcing paper, and the disks at their remote end.
+//! The two testbeds of the outsourcing paper, and the disks of their storage servers.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(super) enum StorageDistance {
     Local,
     /// The disk is served by a target on the host itself, without a link.
     Target,
-    /// The disk is served over the delay testbed with this one-way delay in milliseconds.
+    /// The disk is behind the delay testbed, with this one-way delay in milliseconds.
     Delay(u32),
 }
 
@@ -30,7 +30,7 @@ pub(super) const WAYS: [StorageDistance; 7] = [
 pub(super) const FEW: [StorageDistance; 3] =
     [StorageDistance::Local, StorageDistance::Delay(0), StorageDistance::Delay(8)];
 
-/// The distances of a quick run for points where one distance suffices.
+/// The only distance in a quick run, for points at which one distance suffices.
 pub(super) const FEWER: [StorageDistance; 1] = [StorageDistance::Delay(8)];
 
 impl StorageDistance {
@@ -42,7 +42,7 @@ impl StorageDistance {
         }
     }
 
-    /// Returns the site with its link or server changed to have this distance.
+    /// Returns `site` with its link or its server changed so that the storage has this distance.
     pub fn over(self, site: LabSite) -> LabSite {
         match self {
             Self::Local => LabSite { server: SiteServer::Host, link: None, ..site },
@@ -96,7 +96,7 @@ pub(super) fn disk(name: &str) -> SiteDisk {
     disk
 }
 
-/// Returns a site of one node with this disk, used as a device.
+/// Returns a site with one node that has this disk, and a host that uses it as a block device.
 pub(super) fn device(disk: SiteDisk, mib: u64) -> LabSite {
     LabSite {
         disk,

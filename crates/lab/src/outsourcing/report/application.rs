@@ -216,7 +216,7 @@ fn at_8_ms(
     )
 }
 
-/// The round trip time at a one-way delay of 8 ms.
+/// Round trip time in milliseconds at the one-way delay of 8 ms.
 const ROUND_TRIP_MS: f64 = 16.0;
 
 /// Returns the report section for Figure 4 of the outsourcing paper: SDET by delay, on one disk and

@@ -1,4 +1,4 @@
-//! The paper's claims with the ratios that decide them.
+//! The statements of the outsourcing paper, and the measured ratios that confirm or refute them.
 
 use super::{delays, table_1_point};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// Returns the claims with their ratios.
+/// Returns the statements of the paper, each with the measured ratios for it.
 pub fn findings(measured: &MeasuredPoints<'_>) -> Vec<Finding> {
     // Returns the ratios of pairs of points: the point with a setting, and the point with which it
     // is compared.
@@ -49,7 +49,7 @@ pub fn findings(measured: &MeasuredPoints<'_>) -> Vec<Finding> {
     CLAIMS.into_iter().zip(ratios).map(|(claim, ratios)| Finding { claim, ratios }).collect()
 }
 
-/// The claims, the most important one first.
+/// Statements of the paper that the report checks, the most important one first.
 const CLAIMS: [PaperClaim; 8] = [
     ROUND_TRIP,
     read(
@@ -103,7 +103,7 @@ const ROUND_TRIP: PaperClaim = PaperClaim {
     printed_most: None,
 };
 
-/// Returns a claim from the paper's words, with our bounds for them.
+/// Returns a statement in the paper's words, with our bounds for the meaning of these words.
 const fn read(words: &PaperStatement, statement: &'static str, ratio: &'static str) -> PaperClaim {
     let PaperStatement { place, least, most, .. } = *words;
     PaperClaim { place, statement, ratio, least, most, printed_most: None }

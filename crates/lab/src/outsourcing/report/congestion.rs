@@ -71,7 +71,7 @@ pub fn table_3(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Returns the possible explanations for the result in column `n` at this load.
+/// Returns possible explanations for the result in column `n` under the background load `load`.
 fn why(measured: &MeasuredPoints<'_>, n: usize, load: &str) -> Vec<Option<String>> {
     let (Some((_, (workload, meta, unit, paper))), Ok(load)) =
         (COLUMNS.get(n), load.parse::<u32>())

@@ -26,10 +26,10 @@ fn is_behind(rule: LatencyRule, disk: usize, access: usize) -> bool {
 /// The times of Table 1, measured by us or printed in the paper.
 trait ResponseTimeSource {
     fn time(&self, disk: usize, access: usize, way: &str) -> Option<f64>;
-    /// The response time of a disk for a write that its cache accepts.
+    /// Returns the response time of disk number `disk` for a write that its cache accepts.
     fn answer(&self, disk: usize) -> Option<f64>;
 
-    /// Returns a request with this delay as the rule's input, and its measured time.
+    /// Returns a request over this delay as the input of the rule, and its measured time.
     fn request(
         &self,
         rule: LatencyRule,
@@ -46,7 +46,7 @@ trait ResponseTimeSource {
         Some((request, self.time(disk, access, way)?))
     }
 
-    /// Returns all requests over a distance for which there is a time.
+    /// Returns all requests over a distance whose time was measured.
     fn requests(&self, rule: LatencyRule) -> Vec<(ModelRequest, f64)> {
         let cells =
             (0..DISKS.len()).flat_map(|disk| (0..ACCESSES.len()).map(move |access| (disk, access)));
@@ -74,7 +74,7 @@ impl ResponseTimeSource for MeasuredPoints<'_> {
     }
 }
 
-/// The response times that the paper prints in its Table 1.
+/// The response times that Table 1 of the paper prints.
 struct PaperResponseTimes;
 
 impl ResponseTimeSource for PaperResponseTimes {

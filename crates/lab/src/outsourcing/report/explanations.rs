@@ -1,4 +1,4 @@
-//! Sentences that explain a result by other measurements of the same run.
+//! Explains results of the report by other measurements of the same run.
 
 use crate::{MeasuredPoints, rounded};
 
@@ -7,7 +7,7 @@ use crate::{MeasuredPoints, rounded};
 pub struct NearFarRates {
     /// Rate over a link without a delay. It includes all costs other than the delay.
     pub near: f64,
-    /// Rate over the same link with a delay.
+    /// Rate of the workload over the same link with a delay.
     pub far: f64,
 }
 
@@ -62,7 +62,7 @@ pub fn own_time(ours: f64, paper: f64) -> Option<String> {
     })
 }
 
-/// Returns true if neither number is more than twice the other.
+/// Returns true if `a` and `b` differ by at most a factor of two.
 fn alike(a: f64, b: f64) -> bool {
     (0.5..=2.0).contains(&(a / b))
 }
@@ -102,7 +102,7 @@ pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) 
     Some(format!("A write takes the node {} and {}.", a?, b?))
 }
 
-/// Describes the share of reads that a gateway has answered from its cache.
+/// Describes the share of the reads that a gateway has answered from its cache.
 pub fn reads_at_gateway(measured: &MeasuredPoints<'_>, point: &str) -> Option<String> {
     let of = |figure: &str| measured.value(point, &format!("gateway cache {figure}"), "");
     let reads = of("reads").filter(|reads| *reads > 0.0)?;

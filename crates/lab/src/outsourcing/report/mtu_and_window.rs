@@ -21,7 +21,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// Returns the performance with the first setting, with the second one, and their ratio.
+    /// Returns the performance with the first setting, the performance with the second one, and their ratio.
     fn cells(
         &self,
         measured: &MeasuredPoints<'_>,
@@ -114,7 +114,7 @@ fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
     windows.iter().filter_map(of).collect()
 }
 
-/// Explains why short packets cost less here than in the paper.
+/// Explains in the report why short packets cost less here than in the paper.
 const TOGETHER: &str = "The packets of a segment cross the emulated link together (segmentation offload at both ends), so that more packets cost \
                         almost nothing; in the paper each packet costs an interrupt at both ends and both gateways.";
 
@@ -122,7 +122,7 @@ const TOGETHER: &str = "The packets of a segment cross the emulated link togethe
 /// length.
 const DIFFERENT: f64 = 0.04;
 
-/// Returns a table with the measurements with both settings at each delay.
+/// Returns a table of the performance with both settings, for each delay.
 fn table(
     measured: &MeasuredPoints<'_>,
     title: &str,

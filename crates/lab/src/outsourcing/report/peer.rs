@@ -1,4 +1,4 @@
-//! Report section on other programs, measured at the same points as ours.
+//! The section of the report on other targets, measured at the same points as Forebay.
 
 use super::{delays, storage_sentence, way};
 use crate::{Cell, Curve, MeasuredPoints, Plot, ReportTable, Section};

@@ -271,7 +271,7 @@ fn a_deviating_share_of_local_throughput_is_explained_by_its_parts() {
 
 #[test]
 fn the_bytes_sent_show_whether_a_link_is_full() {
-    // `bytes` includes dropped packets, which are sent again. Only `passed_bytes` matters.
+    // `bytes` also counts dropped packets, which are sent again, so the report must use `passed_bytes`.
     let told = |passed: f64| {
         let bytes = [
             ("link near_to_far bytes", "bytes", 2.0 * passed),

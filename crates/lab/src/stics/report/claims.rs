@@ -1,4 +1,4 @@
-//! The paper's claims with the ratios that decide them.
+//! The statements of the STICS paper, and the measured ratios that confirm or refute them.
 
 use crate::{
     Finding, MeasuredPoints, PaperClaim,
@@ -17,7 +17,7 @@ type Claim = (
     fn() -> Vec<String>,
 );
 
-/// The claims, the most important one first.
+/// Statements of the STICS paper that the report checks, the most important one first.
 const CLAIMS: [Claim; 7] = [
     (
         paper::POSTMARK_100M,

@@ -14,7 +14,7 @@ pub(super) struct GatewayComparison<'a> {
 }
 
 impl GatewayComparison<'_> {
-    /// Returns all explanations, the most important one first.
+    /// Returns all explanations of the result, the most important one first.
     pub(super) fn all(self) -> Vec<Option<String>> {
         vec![self.a_write(), self.reads(), self.fits_the_log(), self.busy()]
     }
@@ -40,7 +40,7 @@ impl GatewayComparison<'_> {
         let of = |figure: &str| {
             counted(self.measured, self.cached, |name| name == format!("gateway cache {figure}"))
         };
-        // With fewer reads than this, the share explains nothing.
+        // With fewer than 20 reads, the share that the cache has answered explains nothing.
         let reads = of("reads").filter(|reads| *reads >= 20.0)?;
         let share = 1.0 - of("reads_lower").unwrap_or(0.0) / reads;
         let dram = self.site()?.gateway?.dram;

@@ -146,7 +146,7 @@ fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
     cached.by(plain).beside(paper)
 }
 
-/// Counters of a point's link, for both directions together.
+/// The packet and byte counters of a point's link, summed over both directions.
 struct Totals {
     packets: f64,
     full: f64,
