@@ -4,6 +4,7 @@ mod limits;
 mod patience;
 mod image;
 mod effect;
+mod refused_claims;
 mod ownership;
 mod sharing;
 mod medium_state;

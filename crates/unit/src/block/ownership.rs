@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use scsi::{BlockCommand, ClaimParameters, ClaimReport, Command, Sense, VendorCommand};
 
 use crate::{
-    block::image::ConsistentPrefixTracker,
+    block::{image::ConsistentPrefixTracker, refused_claims::RefusedClaims},
     sense::UnitCommandFailure,
     store::{UnitRecordKind, UnitStore, damaged},
 };
@@ -51,20 +51,6 @@ struct OwnershipState {
     /// Set while the claim in force has not begun an epoch of its own: true if the open epoch has to be rolled
     /// back first, false if it has to be flushed.
     unbegun: Option<bool>,
-}
-
-/// The refused claim that an event reported last. A gateway repeats its claim every few seconds: only a claim of another
-/// log, or another reason of the refusal, is reported again.
-#[derive(Debug, Default)]
-pub(crate) struct RefusedClaims {
-    last: Option<([u8; 16], Sense)>,
-}
-
-impl RefusedClaims {
-    /// Notes that the claim of a log is refused. Returns true if an event must report it.
-    pub(crate) fn is_new(&mut self, log: [u8; 16], reason: Sense) -> bool {
-        self.last.replace((log, reason)) != Some((log, reason))
-    }
 }
 
 /// The gateway and log to which the unit has granted its last claim.
@@ -196,8 +182,7 @@ impl Ownership {
         }
     }
 
-    /// Begins a read of an initiator that is not the owner, and returns a number for [`Self::end_read`]. Fails
-    /// in the middle of an epoch.
+    /// Begins a read of an initiator that is not the owner; [`Self::end_read`] takes the number. Fails within an epoch.
     pub(crate) fn begin_read(&self) -> Result<u64, UnitCommandFailure> {
         self.image.whole().ok_or_else(|| self.half_an_epoch())
     }
@@ -252,8 +237,7 @@ impl Ownership {
             return Err(sense);
         }
         self.save(&mut saved, &next).await?;
-        // A log without dirty data proves that the volume holds all writes of the owner, even if an epoch was open here
-        // before.
+        // A log without dirty data proves that the volume holds all writes of the owner, also those of an open epoch.
         if !is_dirty {
             self.image.note_flush(self.changes());
         }
@@ -436,8 +420,7 @@ pub(crate) fn admit(
             Ok(())
         };
     }
-    // After the operator has dropped the claim, no copy of the log counts as the newest, so accept_loss
-    // admits any copy.
+    // After the operator has dropped the claim, no copy of the log is the newest: accept_loss admits any copy.
     if last.is_dropped {
         return accepted(Sense::CLAIM_DROPPED);
     }

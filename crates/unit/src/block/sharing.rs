@@ -24,7 +24,8 @@ use crate::{
     abilities::Sharer,
     block::{
         limits::Share,
-        ownership::{ClaimOwner, RefusedClaims, Touch, admit, hex},
+        ownership::{ClaimOwner, Touch, admit, hex},
+        refused_claims::RefusedClaims,
     },
     sense::UnitCommandFailure,
     store::{UnitRecordKind, UnitStore, damaged},
