@@ -55,8 +55,7 @@ impl Session {
             self.reject(at, RejectReason::ImmediateCommandReject, bhs);
             return;
         }
-        // The initiator reuses a task tag only after it has received the earlier response with that tag: drop that
-        // response.
+        // An initiator that reuses a task tag has received the earlier response with it: drop that response.
         self.lost.iter_mut().for_each(|lost| _ = lost.responses.remove(&itt));
         self.connections[at].counters.commands += 1;
         let length = pdu.expected_data_transfer_length;
