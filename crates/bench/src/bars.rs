@@ -12,7 +12,7 @@ pub enum Limit {
 }
 
 impl Limit {
-    /// Returns true if a median keeps this limit.
+    /// Returns true if the median of a figure keeps this limit.
     pub fn holds(self, median: f64) -> bool {
         match self {
             Limit::Least(limit) => median >= limit,
@@ -30,7 +30,7 @@ impl std::fmt::Display for Limit {
     }
 }
 
-/// A figure of a run, and the limit that it should keep.
+/// A figure of a benchmark, and the limit that it should keep.
 pub struct PerformanceBar {
     /// Describes the figure in the report.
     pub name: &'static str,

@@ -151,7 +151,7 @@ pub fn bench(options: &FarBenchOptions) -> Result<bool> {
 
 /// Maximum number of tainted rounds per link that are repeated.
 const SPARE_ROUNDS: u16 = 5;
-/// The name of the emulated link. The names of its namespaces begin with it.
+/// Name of the emulated link, with which the names of its network namespaces begin.
 pub const LINK: &str = "bench-far";
 /// The time before each measurement, in which the congestion window of TCP and the command window
 /// of the gateway grow.
@@ -169,7 +169,7 @@ const LEAST_LOG_BYTES: u64 = 64 << 20;
 /// The minimum rate, in bytes per second, at which hosts fill a log on the disk of this machine.
 const NEAR_DISK_RATE: f64 = 150e6;
 
-/// One round of measurements with one program on one link.
+/// A round of measurements with one program over one emulated link.
 struct FarBenchRound<'a> {
     spec: &'a LinkSpec,
     control: &'a str,

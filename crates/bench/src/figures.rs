@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::load::BenchPoint;
 
-/// The values of one figure, one for each round.
+/// The values of one figure, with one value for each round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples(Vec<f64>);
 
@@ -49,7 +49,7 @@ pub fn short(number: f64) -> String {
     }
 }
 
-/// A function that returns one metric of a point, such as its median latency.
+/// Returns one measured value of a point, such as its median latency.
 pub type PointMetric = fn(&BenchPoint) -> f64;
 
 /// The measured points of all loads and servers, and values that belong to no load, such as the
@@ -62,7 +62,7 @@ pub struct BenchFigures {
 }
 
 impl BenchFigures {
-    /// Adds the point of a load on a server in one round.
+    /// Adds the values that one round has measured for a load on a server.
     pub fn add(&mut self, load: &'static str, server: &'static str, point: BenchPoint) {
         match self.points.iter_mut().find(|(l, s, _)| (*l, *s) == (load, server)) {
             Some((_, _, points)) => points.push(point),
@@ -70,7 +70,7 @@ impl BenchFigures {
         }
     }
 
-    /// Counts a point during which other work kept the machine busy.
+    /// Counts a point whose measurement was disturbed by other work on the machine.
     pub fn add_disturbed(&mut self) {
         self.disturbed += 1;
     }
@@ -125,7 +125,7 @@ impl BenchFigures {
         self.points.iter().map(row).collect()
     }
 
-    /// The column headings for [`rows`](Self::rows).
+    /// The column headings of the table that [`rows`](Self::rows) returns.
     #[rustfmt::skip]
     pub const HEADINGS: [&'static str; 12] = [
         "load", "server", "per second", "mean µs", "p50 µs", "p99 µs", "p99.9 µs", "p99.99 µs", "max µs", "CPU µs", "user share", "switches",
@@ -157,7 +157,7 @@ fn user_part(points: &[BenchPoint]) -> Option<f64> {
     (user + kernel > 0).then(|| user as f64 / (user + kernel) as f64)
 }
 
-/// Returns `one` divided by `other` for each round.
+/// Returns for each round the value in `one` divided by the value in `other`.
 pub fn ratio(one: Option<Samples>, other: Option<Samples>) -> Option<Samples> {
     let (Samples(one), Samples(other)) = (one?, other?);
     Some(Samples(one.iter().zip(&other).map(|(one, other)| one / other).collect()))

@@ -98,7 +98,7 @@ struct Measurer<'a> {
 }
 
 impl Measurer<'_> {
-    /// Measures a point. Returns it, and true if it is still disturbed.
+    /// Measures one load on one server. Also returns true if other work has disturbed all attempts.
     fn measure(&mut self, server: &str, load: &BenchLoad) -> Result<(BenchPoint, bool)> {
         loop {
             let (before, start) = (Others::now()?, Instant::now());
@@ -122,7 +122,7 @@ fn chosen(names: &[String]) -> Result<Vec<&'static BenchGroup>> {
     if names.is_empty() { Ok(GROUPS.iter().collect()) } else { names.iter().map(find).collect() }
 }
 
-/// Returns the command line that repeats this run.
+/// Returns the command line with which this run can be repeated.
 fn command(options: &BenchOptions) -> String {
     let names: String = options.groups.iter().map(|name| format!(" {name}")).collect();
     let realtime = if options.realtime { " --realtime" } else { "" };

@@ -1,4 +1,4 @@
-//! A link to a network namespace. The network interface counts its packets and bytes.
+//! A link to another network namespace, whose interface counts packets and bytes.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -43,12 +43,12 @@ impl CountingLink {
         Ok(link)
     }
 
-    /// Returns the path of a script that runs the program at the far end.
+    /// Returns the path of a script that runs the program in the network namespace at the far end of the link.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Returns the number of bytes and of packets so far, in both directions together.
+    /// Returns the numbers of bytes and packets that have crossed the link so far, in both directions together.
     pub fn passed(&self) -> Result<(u64, u64)> {
         let count = |what: &str| {
             let path = format!("/sys/class/net/{}/statistics/{what}", self.name);

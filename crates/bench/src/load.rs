@@ -1,4 +1,4 @@
-//! The loads of the benchmarks, and the result of one measured point.
+//! The loads of the benchmarks, and the measured values of a load in one round.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use rig::machine::BenchProcessUsage;
 /// scheduler settle.
 const WARM_UP: Duration = Duration::from_millis(150);
 
-/// A load: the commands, sessions and data of one point.
+/// A load of a benchmark: its commands, sessions and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BenchLoad {
     /// True for writes, false for reads.
     pub write: bool,
-    /// True if writes have FUA: they are stable when they are acknowledged.
+    /// True if writes have FUA, so that each is stable when it is acknowledged.
     pub durable: bool,
-    /// Bytes of data per command.
+    /// Number of data bytes in each command.
     pub bytes: u32,
     /// Commands in flight on each connection.
     pub depth: usize,
@@ -35,7 +35,7 @@ pub struct BenchLoad {
     pub digests: bool,
     pub sessions: usize,
     pub connections: u16,
-    /// The error recovery level.
+    /// Error recovery level of the sessions, 0 to 2.
     pub level: u8,
 }
 
@@ -44,7 +44,7 @@ pub struct BenchLoad {
 pub enum BenchPayload {
     /// All bytes of the data are equal.
     Same,
-    /// Words in random order. LZ4 compresses them by a factor of 2.4.
+    /// Words in random order, which LZ4 compresses by a factor of 2.4.
     Words,
     /// The data consists of pseudorandom bytes, which cannot be compressed.
     Noise,
@@ -110,7 +110,7 @@ impl BenchLoad {
         BenchLoad { write, bytes: 128 << 10, random: false, ..BenchLoad::read_4k(depth) }
     }
 
-    /// Returns sequential writes of 64 KiB at depth 8 with this data.
+    /// Returns a load of sequential writes of 64 KiB at depth 8 with this data.
     pub const fn write_64k(content: BenchPayload) -> BenchLoad {
         BenchLoad { bytes: 64 << 10, content, ..BenchLoad::stream(true, 8) }
     }
@@ -122,13 +122,13 @@ impl BenchLoad {
     }
 }
 
-/// The measured values of one point in one round.
+/// The measured values of one load on one server in one round.
 #[derive(Clone, Debug)]
 pub struct BenchPoint {
     /// Number of commands that were answered in the measured time.
     pub operations: u64,
     pub time: Duration,
-    /// Latency histogram in nanoseconds: from sending a command to its response.
+    /// Histogram of the times from sending a command to receiving its response, in nanoseconds.
     pub latency: Histogram<u64>,
     /// CPU time and context switches of the server during the measurement.
     pub server: BenchProcessUsage,
@@ -144,7 +144,7 @@ impl BenchPoint {
         self.server.cpu_ns as f64 / 1e3 / self.operations as f64
     }
 
-    /// Returns the share of one CPU that the server used.
+    /// Returns the fraction of one CPU that the server has used.
     pub fn cpu_share(&self) -> f64 {
         self.server.cpu_ns as f64 / self.time.as_nanos() as f64
     }
@@ -252,7 +252,7 @@ struct Generator {
     deadline: Instant,
     latency: Histogram<u64>,
     failed: Option<(u8, [u8; 3])>,
-    /// True when the payload has the data to write. All commands share one payload.
+    /// True once the payload contains the data to write, which all commands share.
     is_filled: bool,
 }
 

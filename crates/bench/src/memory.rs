@@ -25,7 +25,7 @@ const NVRAM_MIB: u64 = 4;
 const LOADS: [BenchLoad; 2] =
     [BenchLoad::write_4k(32), BenchLoad { bytes: 128 << 10, ..BenchLoad::write_4k(32) }];
 
-/// Run time of each load.
+/// Duration of each load.
 const TIME: Duration = Duration::from_millis(1500);
 
 /// Returns the peak memory of a target with a volume in memory, in MiB besides that volume. The

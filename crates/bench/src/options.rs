@@ -12,7 +12,7 @@ pub struct BenchOptions {
     pub groups: Vec<String>,
     /// Number of times that each point is measured.
     pub rounds: usize,
-    /// Length of one measurement, without the warm-up.
+    /// Duration of one measurement, without the warm-up.
     pub time: Duration,
     /// True to run servers and load generators with real-time scheduling.
     pub realtime: bool,

@@ -31,7 +31,7 @@ pub struct PairBenchOptions {
     seconds: f64,
 }
 
-/// The points of a round, in the order in which they are measured.
+/// The measurements of each round, in this order.
 const POINTS: [&str; 6] = [
     "host round trip (memory at the first gateway)",
     "one gateway, after-complete (host and own append)",

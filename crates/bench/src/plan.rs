@@ -25,9 +25,9 @@ pub mod loads {
     pub const HIT: &str = "4 KiB random reads of 64 MiB, depth 32";
     /// Durable appends, one after the other, to a file whose blocks are allocated.
     pub const APPEND: &str = "4 KiB durable appends to a file";
-    /// The data can be compressed.
+    /// Writes of data that can be compressed.
     pub const WRITE_WORDS: &str = "64 KiB writes of words, depth 8";
-    /// The data cannot be compressed.
+    /// Writes of data that cannot be compressed.
     pub const WRITE_NOISE: &str = "64 KiB writes of noise, depth 8";
     /// A trace like EMC-tel of the STICS paper; the paper describes it in part only.
     pub const EMC_TEL: &str = "EMC-tel-like trace";
@@ -35,7 +35,7 @@ pub mod loads {
 
 /// The names of servers in tables and results, and of figures that belong to no load.
 pub mod servers {
-    /// The bare TCP program with one thread per connection.
+    /// A bare TCP server without iSCSI, with one thread for each connection.
     pub const RAW: &str = "bare TCP";
     /// The bare TCP program with 256 MiB of memory, as much as a target's volume has. It answers
     /// reads from that memory, and copies the payload of writes to it.
@@ -44,14 +44,14 @@ pub mod servers {
     /// The bare TCP program with one thread and 256 MiB of memory, divided equally among the
     /// connections.
     pub const RAW_TOGETHER_MEMORY: &str = "bare TCP, one thread, 256 MiB";
-    /// Debian's target tgt, measured in the same run.
+    /// The target tgt of Debian, measured in the same run.
     pub const TGT: &str = "tgt";
     /// A target with a volume in memory.
     pub const FOREBAY: &str = "forebay";
     /// A target with TLS. The client connects through `forebay tunnel`, which runs on the CPU of
     /// the load generator.
     pub const TLS: &str = "forebay, TLS";
-    /// A target with busy polling.
+    /// A target that polls its sockets instead of sleeping (busy polling).
     pub const POLLING: &str = "forebay, polling";
     /// A gateway whose node is behind a link of 4 ms.
     pub const GATEWAY: &str = "forebay gateway";
@@ -60,9 +60,9 @@ pub mod servers {
     /// A gateway without a cache, connected to its target over loopback. The CPU time is that of
     /// both processes.
     pub const REMOTE: &str = "remote layer, loopback";
-    /// A gateway without a cache, connected to its target over loopback with LZ4 compression.
+    /// A gateway without a cache, connected to its node over loopback with LZ4 compression.
     pub const REMOTE_LZ4: &str = "remote layer, loopback, lz4";
-    /// A gateway without a cache, connected to its target over loopback with Zstandard compression.
+    /// A gateway without a cache, connected to its node over loopback with Zstandard compression.
     pub const REMOTE_ZSTD: &str = "remote layer, loopback, zstd";
     /// A gateway without a cache, connected to its target by a link of 1 Gbit/s.
     pub const LINE: &str = "remote layer, 1 Gbit/s";
@@ -72,7 +72,7 @@ pub mod servers {
     /// A gateway without a cache, connected to its target by a link of 1 Gbit/s with Zstandard
     /// compression.
     pub const LINE_ZSTD: &str = "remote layer, 1 Gbit/s, zstd";
-    /// The far volume of the gateway, accessed over the same link without the gateway.
+    /// The far volume of the gateway, used directly over the same link, without the gateway.
     pub const FAR: &str = "far volume";
     /// A file in the folder of the gateway's log, to measure the disk alone.
     pub const DISK: &str = "disk";
@@ -109,7 +109,7 @@ use servers::*;
 /// Bytes of a region that fits in every cache.
 pub const HIT_BYTES: u64 = 64 << 20;
 
-/// A load, and the servers on which it runs.
+/// A load, with the servers on which it is measured.
 pub struct BenchSeries {
     pub name: &'static str,
     pub load: BenchLoad,
@@ -140,7 +140,7 @@ const COMPRESSED: &[&str] = &[REMOTE, REMOTE_LZ4, REMOTE_ZSTD, LINE, LINE_LZ4, L
 
 const DURABLE: BenchLoad = BenchLoad { durable: true, ..BenchLoad::write_4k(1) };
 
-/// All groups, by their names on the command line.
+/// All groups of measurements, with their names on the command line.
 #[rustfmt::skip]
 pub const GROUPS: &[BenchGroup] = &[
     BenchGroup { name: "target", memory: false, series: &[

@@ -58,7 +58,7 @@ enum BenchPostmarkPath {
     Uncached,
     /// The host attaches a gateway's volume. The link is between gateway and node.
     Gateway(BenchPostmarkAckMode),
-    /// The host attaches a gateway's volume. There is no link between gateway and node.
+    /// The host attaches the volume of a gateway, which has no emulated link to its node.
     Local(BenchPostmarkAckMode),
 }
 
@@ -284,7 +284,7 @@ fn postmark(
     Ok(time)
 }
 
-/// Creates the folder in which a run mounts its file system.
+/// Creates the folder on which a run mounts the file system of its volume.
 fn mount_point(folder: &Path) -> Result<PathBuf> {
     let place = folder.join("mnt");
     fs::create_dir_all(&place)?;
@@ -308,7 +308,7 @@ fn run_in(folder: &Path, place: &Path, pool: BenchPostmarkPool) -> Result<Durati
 const MOST: u32 = 10_000;
 const SEED: u64 = 42;
 
-/// Returns a table of the bars, and true if all of them hold.
+/// Returns a table of the limits, and true if all figures keep them.
 fn bars(taken: &[(BenchPostmarkRun, BenchPostmarkResult)]) -> (Vec<Vec<String>>, bool) {
     let find = |way: BenchPostmarkPath,
                 disk: BenchPostmarkDisk,

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::bars::{BARS, PerformanceBar};
 use crate::figures::{BenchFigures, Samples};
 
-/// A performance bar with the measured value of its figure.
+/// A performance limit, with the measured value of its figure.
 struct Judged {
     bar: &'static PerformanceBar,
     measured: Samples,

@@ -32,7 +32,7 @@ const GATEWAY_BYTES: u64 = 128 << 20;
 /// caches, and small enough for six such volumes in memory.
 const REMOTE_BYTES: u64 = 64 << 20;
 
-/// Time limit of the commands that make a key and its secret.
+/// Time limit of the commands that create a key file and its secret.
 const KEY_LIMIT: Duration = Duration::from_secs(10);
 
 /// Time limit of a drain: several times what a slow machine needs for 128 MiB.
@@ -40,7 +40,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 
 const NAME: &str = "iqn.2026-11.forebay.bench:unit";
 
-/// Size in bytes of the file for appends, which wrap around at its end.
+/// Size in bytes of the file for appends, which continue at its start when they reach its end.
 const FILE_BYTES: u64 = 64 << 20;
 
 /// The servers of a run. An empty cell is a server that has not been started yet.
@@ -68,7 +68,7 @@ struct BenchGateway {
     _line: RelayProcess,
 }
 
-/// A gateway without a cache, and the target to which it sends all commands.
+/// A gateway without a cache, and the node to which it passes all commands.
 struct BenchPassthrough {
     near: ServeProcess,
     node: ServeProcess,
@@ -114,7 +114,7 @@ impl BenchServers {
         })
     }
 
-    /// Starts a server if it is not running yet.
+    /// Starts the server `server`, unless it is running already.
     pub fn prepare(&self, server: &str) -> Result<()> {
         if let Some(at) = remote(server) {
             return fill(&self.remotes[at], || self.start_remote(REMOTES[at]));
@@ -155,7 +155,7 @@ impl BenchServers {
         }
     }
 
-    /// Starts a server if necessary, and runs a load on it.
+    /// Starts the server `server` if necessary, and measures a load on it.
     pub fn measure(&self, server: &str, load: &BenchLoad, time: Duration) -> Result<BenchPoint> {
         self.prepare(server)?;
         let on = |node: Option<&ServeProcess>| {
@@ -165,7 +165,7 @@ impl BenchServers {
         if let Some(at) = remote(server) {
             let BenchPassthrough { near, node, .. } =
                 self.remotes[at].get().context("server not prepared")?;
-            // Count the CPU time of both ends of the link.
+            // Include the CPU time of the processes at both ends of the link.
             return measure(
                 &ClientLogin::new(near.portal(), NAME, 0),
                 load,

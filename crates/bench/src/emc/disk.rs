@@ -15,7 +15,7 @@ use workload::{TraceEvent, TraceEvents};
 use crate::emc::replay::BenchTracePace;
 use crate::load::{BenchPoint, histogram};
 
-/// Size of the file in bytes. Appends wrap around at its end.
+/// Size of the file in bytes; appends continue at its start when they reach its end.
 const FILE_BYTES: u64 = 64 << 20;
 /// Alignment that O_DIRECT needs for addresses, lengths and offsets.
 const ALIGNMENT: usize = 4096;
@@ -64,7 +64,7 @@ struct BenchTraceDisk {
 }
 
 impl BenchTraceDisk {
-    /// Executes requests until none remain. Returns their latencies in nanoseconds.
+    /// Executes queued requests until none remain. Returns their latencies in nanoseconds.
     fn work(&self) -> Result<Histogram<u64>> {
         machine::confine(machine::SERVER_CPU)?;
         let mut buffer = vec![0xa5; 2 * ALIGNMENT];

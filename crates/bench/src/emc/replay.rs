@@ -41,7 +41,7 @@ const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
 /// not the server's. The busy-waiting also keeps the processors out of sleep states, alike for all
 /// servers.
 const AWAKE: Duration = Duration::from_micros(150);
-/// A response that takes longer than this is an error.
+/// If the target takes longer than this for a response, the replay fails.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// A replay of a trace, as the workload of a session.
@@ -84,7 +84,7 @@ impl BenchTraceReplay {
         }
     }
 
-    /// Replays the whole trace. Returns how long it took.
+    /// Replays the whole trace through one session. Returns the time that it took.
     pub fn run(&mut self, login: &ClientLogin, shape: ClientSessionOptions) -> Result<Duration> {
         let mut session = ClientSession::open(login, shape)?;
         // Runs with the smallest timer slack: otherwise the kernel takes up to 50 us more to wake
@@ -214,7 +214,7 @@ impl ClientWorkload for BenchTraceReplay {
     }
 }
 
-/// Fails unless a block has the stamp of the last write to it.
+/// Fails unless the data of the block carries the stamp of the last write to the block.
 fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String> {
     let expected =
         version.map_or(BlockStampState::Empty, |version| BlockStampState::Version(*version));
@@ -224,7 +224,7 @@ fn is_right(block: u32, version: Option<&u64>, data: &[u8]) -> Result<(), String
     }
 }
 
-/// Reads every block that was written, and compares it with its last version.
+/// Reads every block that the trace has written, and compares it with its last version.
 pub fn check_all(login: &ClientLogin, versions: &HashMap<u32, u64>) -> Result<()> {
     let shape =
         ClientSessionOptions { depth: 64, bytes: TraceEvents::BLOCK_BYTES as usize, keep: true };

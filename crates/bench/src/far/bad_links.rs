@@ -37,17 +37,17 @@ pub struct BadLinkOptions {
 enum BadLinkTrial {
     /// The link changes under load: its rate falls to a tenth and returns, then its delay grows tenfold and returns.
     Changing,
-    /// One packet of a hundred arrives 2 ms late.
+    /// The link delivers one in a hundred packets 2 ms late.
     Reordering,
-    /// The node answers one request of a hundred a second late.
+    /// The node answers one in a hundred requests a second late.
     Late,
-    /// Eight gateways share the link.
+    /// Eight gateways use the link at the same time.
     Eight,
     /// A host reads sequentially and stops.
     Stopping,
 }
 
-/// The rate of the link in Mbit/s. Trial `changing` reduces it for a while.
+/// Rate of the link in Mbit/s, which the trial `changing` reduces for a while.
 const MEGABITS: f64 = 200.0;
 /// The one-way delay of the link in milliseconds. Trial `changing` increases it for a while.
 const DELAY_MS: f64 = 4.0;
@@ -68,7 +68,7 @@ const UNEVEN: f64 = 2.0;
 /// reading.
 const STOPPED: Duration = Duration::from_secs(5);
 
-/// Runs the trials and prints their figures. Returns true if all bars hold.
+/// Runs the trials and prints their figures. Returns true if all figures keep their limits.
 pub fn bench(options: &BadLinkOptions) -> Result<bool> {
     require_root("bench bad-links")?;
     let program = match &options.program {
@@ -106,12 +106,12 @@ impl BadLinkReport {
         println!("  {what:<58} {:>8.2} MB/s", megabytes(outcome));
     }
 
-    /// Prints a ratio, and whether it keeps its bar of at least `least`.
+    /// Prints a ratio, and whether it keeps the limit of at least `least`.
     fn at_least(&mut self, what: &str, ratio: f64, least: f64) {
         self.bar(what, ratio, least, ratio >= least, "at least");
     }
 
-    /// Prints a ratio, and whether it keeps its bar of at most `most`.
+    /// Prints a ratio, and whether it keeps the limit of at most `most`.
     fn at_most(&mut self, what: &str, ratio: f64, most: f64) {
         self.bar(what, ratio, most, ratio <= most, "at most");
     }
@@ -176,7 +176,7 @@ fn writes(site: &FarBenchSite) -> FarLoad {
     FarLoad::write(64 << 10, 32, site.range(WRITTEN_RANGE))
 }
 
-/// The program and the link, which are the same in every trial.
+/// The program and the link of all trials.
 struct BadLinkRun<'a> {
     program: &'a Path,
     spec: LinkSpec,
@@ -357,7 +357,7 @@ impl BadLinkRun<'_> {
     }
 }
 
-/// Runs the same load at several gateways concurrently.
+/// Runs the same load at several gateways at the same time.
 fn together(
     load: &FarLoad,
     logins: Vec<ClientLogin>,
@@ -377,7 +377,7 @@ fn together(
     })
 }
 
-/// Pauses destage, writes three quarters of the log, and drains it.
+/// Pauses destage, writes three quarters of the log, and then measures the drain of the log.
 fn drained(site: &FarBenchSite, gateway: &FarBenchGateway) -> Result<FarLoadResult> {
     gateway.hold(true)?;
     load::write(gateway.login(), site.range(WRITTEN_RANGE).start, LOG_BYTES * 3 / 4)?;

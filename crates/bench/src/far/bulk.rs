@@ -16,14 +16,14 @@ use crate::load::histogram;
 /// The direction in which the bulk TCP stream sends data.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BulkStreamDirection {
-    /// From the near end to the far end, like the data of writes.
+    /// From the hosts' end of the link to the node's end, like the data of writes.
     Forth,
-    /// From the far end to the near end, like the data of reads.
+    /// From the node's end of the link to the hosts' end, like the data of reads.
     Back,
 }
 
 impl BulkStreamDirection {
-    /// Returns the name under which the report lists a stream in this direction.
+    /// Returns the name of a stream in this direction, as the report prints it.
     pub fn name(self) -> &'static str {
         match self {
             BulkStreamDirection::Forth => "bulk TCP, to the far end",

@@ -1,4 +1,4 @@
-//! The load generator: reads or writes in one range of the far volume.
+//! The load generator, which reads or writes blocks in one range of the far volume.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -25,20 +25,20 @@ pub struct FarLoadResult {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FarAddressOrder {
-    /// Ascending addresses without gaps.
+    /// The load uses ascending addresses without gaps.
     Sequential,
     /// Each address once, in an order that a gateway does not mistake for sequential reading.
     Scattered,
 }
 
-/// A load: commands of one kind and size, in one range of a volume.
+/// A load on a far volume: commands of one kind and size, in one range of addresses.
 #[derive(Clone, Debug)]
 pub struct FarLoad {
     write: bool,
     order: FarAddressOrder,
     bytes: u32,
     depth: usize,
-    /// True if each write is stable when it is acknowledged (FUA).
+    /// True if writes have FUA, so that each is stable when it is acknowledged.
     fua: bool,
     /// The byte range of the volume that the load uses. Its length is a power of two.
     range: Range<u64>,
@@ -53,7 +53,7 @@ impl FarLoad {
         FarLoad { write: true, order: FarAddressOrder::Sequential, bytes, depth, fua: false, range }
     }
 
-    /// Returns the same load, with writes that are stable when they are acknowledged (FUA).
+    /// Returns the same load with FUA writes, which are stable when they are acknowledged.
     pub fn with_fua(self) -> FarLoad {
         FarLoad { fua: true, ..self }
     }
@@ -160,7 +160,7 @@ impl FarLoadCommands {
         }
     }
 
-    /// Sets the end of the load to `time` from now, and resets the counts.
+    /// Lets the load end after the time `time` from now, and resets its counters.
     fn until(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
         self.answered = 0;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::far::load::FarLoadResult;
 use crate::far::wan::{BenchWan, LinkSpec};
 
-/// The measured values of one point in one round.
+/// The measured values of one load (point) in one round.
 #[derive(Clone, Debug)]
 pub struct FarPoint {
     name: String,
@@ -80,7 +80,7 @@ pub struct FarFigures {
 }
 
 impl FarFigures {
-    /// Makes an empty report for these programs.
+    /// Creates an empty report on these programs.
     pub fn new(spec: &LinkSpec, control: &str, programs: &[(String, PathBuf)]) -> FarFigures {
         FarFigures {
             link: spec.to_string(),
@@ -96,7 +96,7 @@ impl FarFigures {
         self.pending.push((program.to_owned(), points));
     }
 
-    /// Discards the points of the current round, for example because it is tainted.
+    /// Discards the points of the current round, for example because other work has disturbed it.
     pub fn forget(&mut self) {
         self.pending.clear();
     }

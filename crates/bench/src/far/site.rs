@@ -31,16 +31,16 @@ pub struct FarNodeSpec<'a> {
     pub control: &'a str,
     /// Maximum number of bytes that one load reads or writes. Its range is larger than this.
     pub most: u64,
-    /// The number of logical units of the node. All have the same size.
+    /// Number of logical units of the node, which all have the same size.
     pub units: u8,
     /// True if the node has a cache whose writes are stable with the next flush.
     pub has_epochs: bool,
-    /// True if the volume executes one of a hundred calls a second late.
+    /// True if the node's volume completes one in a hundred calls a second late.
     pub is_late: bool,
 }
 
 impl<'a> FarNodeSpec<'a> {
-    /// Describes a node that has one unit and keeps it in memory.
+    /// Describes a node with a single unit, whose data is in memory.
     pub fn new(control: &'a str, most: u64) -> FarNodeSpec<'a> {
         FarNodeSpec { control, most, units: 1, has_epochs: false, is_late: false }
     }
@@ -59,7 +59,7 @@ pub struct FarBenchSite {
 }
 
 impl FarBenchSite {
-    /// Starts the node and fills its volumes.
+    /// Starts the node of the site, and fills its volumes with data.
     pub fn start(wan: &BenchWan, program: &Path, far: FarNodeSpec<'_>) -> Result<FarBenchSite> {
         let FarNodeSpec { control, most, units, has_epochs, is_late } = far;
         let parent = program.parent().context("the program has a folder")?;
@@ -187,7 +187,7 @@ impl FarBenchGateway {
         self.node.id()
     }
 
-    /// Returns the bytes that the gateway has destaged since its start.
+    /// Returns the number of bytes that the gateway has destaged since its start.
     pub fn destaged(&self) -> Result<u64> {
         Ok(Destage::of(&self.node)?.destaged)
     }
@@ -203,7 +203,7 @@ impl FarBenchGateway {
         [("gateway", self.node.id()), ("node", site.node())]
     }
 
-    /// Pauses destage if `is_held` is true, otherwise resumes it.
+    /// Pauses the gateway's destage if `is_held` is true; otherwise resumes it.
     pub fn hold(&self, is_held: bool) -> Result<()> {
         let command = if is_held { "pause" } else { "resume" };
         self.ask(&["gateway", command, NAME])

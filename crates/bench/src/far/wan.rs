@@ -1,4 +1,4 @@
-//! The emulated link, and the network namespaces at its ends.
+//! The emulated link between gateway and node, and the network namespaces at its ends.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -15,11 +15,11 @@ use serde_json::Value;
 
 use rustix::process::Signal;
 
-/// The properties of an emulated link. Both directions have the same.
+/// The properties of an emulated link, equal in both directions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
     megabits: f64,
-    /// The one-way delay in milliseconds.
+    /// One-way delay of the link in milliseconds.
     delay: f64,
     /// The length of the queue as a fraction of bandwidth times round trip time.
     queue: f64,
@@ -58,7 +58,7 @@ impl LinkSpec {
         (self.megabits * 1e6 / 8.0 * time.as_secs_f64()) as u64
     }
 
-    /// Returns the length of the queue in bytes. It holds at least ten packets.
+    /// Returns the length of the link's queue in bytes; at least ten packets.
     fn queue_bytes(&self) -> u64 {
         let held = self.megabits * 1e6 / 8.0 * 2.0 * self.delay / 1e3;
         (held * self.queue).max(15_000.0) as u64
@@ -93,22 +93,22 @@ impl std::fmt::Display for LinkSpec {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BenchWanEnd {
-    /// The end at which hosts and gateways run.
+    /// The end of the link at which hosts and gateways run.
     Near,
-    /// The end at which the node runs.
+    /// The end of the link at which the node runs.
     Far,
 }
 
 /// Counters of the link emulator since the link was made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BenchWanTraffic {
-    /// Bytes of delivered packets, in both directions together.
+    /// Number of bytes in the delivered packets, in both directions together.
     pub bytes: u64,
     /// Number of packets that were dropped because the queue was full, in both directions together.
     pub dropped: u64,
 }
 
-/// A running emulated link. Dropping it removes the link and its namespaces.
+/// A running emulated link. Dropping this removes the link and its network namespaces.
 pub struct BenchWan {
     process: LoggedProgram,
     program: PathBuf,
@@ -159,7 +159,7 @@ impl BenchWan {
         Ok(wan)
     }
 
-    /// Returns the IPv4 address of an end.
+    /// Returns the IPv4 address of this end of the link.
     pub fn address(&self, end: BenchWanEnd) -> &str {
         &self.addresses[usize::from(end == BenchWanEnd::Far)]
     }
@@ -204,7 +204,7 @@ impl BenchWan {
         Ok(serde_json::from_str(&self.ask(&["status", "--json"])?)?)
     }
 
-    /// Runs a command of `forebay lab wan` for this link. Returns its output.
+    /// Runs a command of `forebay lab wan` for this link, and returns its output.
     fn ask(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
         command.args(["lab", "wan"]).args(arguments).args(["--name", &self.name]);
@@ -217,7 +217,7 @@ impl BenchWan {
 
 impl Drop for BenchWan {
     fn drop(&mut self) {
-        // On SIGTERM the emulator removes its namespaces.
+        // Stop the emulator by SIGTERM, so that it removes its network namespaces.
         let _ = self.process.signal(Signal::TERM);
         let _ = self.process.ended(Duration::from_secs(10));
     }

@@ -19,7 +19,7 @@ use super::{BenchPostmarkAckMode, DRAIN_LIMIT, NAME, SMALL, gateway, run_in};
 /// ext4.
 const BYTES: u64 = 256 << 20;
 
-/// Time limit of losetup, mkfs.ext4 and mount, which take milliseconds here.
+/// Time limit of losetup, mkfs.ext4 and mount, which normally take milliseconds.
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
 
 /// The mount options of all three runs.
@@ -28,7 +28,7 @@ pub const MOUNT_OPTIONS: &str = "sync,dirsync,noinit_itable";
 /// The number of rounds. Each round measures all three stacks once.
 const ROUNDS: usize = 5;
 
-/// The layers below ext4 in one of the three runs.
+/// The layers between ext4 and memory in one of the three runs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Layers {
     /// A loop device on a file in memory; no program of Forebay.

@@ -14,7 +14,7 @@ use super::greeting::{Greeting, buffer_bytes};
 /// Alignment of blocks in memory. A response is longer than its block by a header, so it also sends
 /// some bytes of the next block.
 const PAGE: usize = 4096;
-/// Maximum number of responses in one system call.
+/// Maximum number of responses that one system call sends.
 const MOST_AT_ONCE: usize = 64;
 
 /// Prints the address of the server, then serves until the process is killed. If `together` is
@@ -64,7 +64,7 @@ fn serve_together(listener: &TcpListener) -> Result<()> {
     }
 }
 
-/// The server's end of a connection.
+/// A connection at the bare TCP server.
 struct Answering {
     socket: TcpStream,
     sizes: Greeting,

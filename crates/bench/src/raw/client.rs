@@ -15,11 +15,11 @@ use crate::load::BenchLoad;
 /// The time at which a run ends, and the latencies measured so far.
 pub struct RawTcpMeasurement {
     pub deadline: Instant,
-    /// Latency histogram in nanoseconds: from sending a request to its response.
+    /// Histogram of the times from sending a request to receiving its response, in nanoseconds.
     pub latency: Histogram<u64>,
 }
 
-/// The client's end of a connection. It keeps `depth` requests in flight.
+/// A connection at the client of the bare TCP server, with `depth` requests in flight.
 pub struct RawTcpClient {
     socket: TcpStream,
     depth: usize,
@@ -36,7 +36,7 @@ pub struct RawTcpClient {
 }
 
 impl RawTcpClient {
-    /// Connects to a server and waits until it is ready.
+    /// Connects to the bare TCP server, and waits until the server is ready.
     pub fn connect(address: SocketAddr, load: &BenchLoad, memory: u32) -> Result<RawTcpClient> {
         let (request, response) = load.wire_bytes();
         let mut socket = TcpStream::connect(address)?;

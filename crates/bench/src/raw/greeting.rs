@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use anyhow::Result;
 
-/// The byte that the server sends when it is ready for requests.
+/// The byte by which the bare TCP server announces that it is ready for requests.
 const READY: u8 = 1;
 
 /// Returns the size of a receive buffer in bytes. For small commands it equals the target's buffer,
@@ -15,7 +15,7 @@ pub fn buffer_bytes(largest: usize) -> usize {
     if largest > 16384 { 256 << 10 } else { 64 << 10 }
 }
 
-/// The first message of a connection: sizes in bytes that both ends use.
+/// The first message on a connection, with the sizes in bytes that both ends use.
 #[derive(Clone, Copy)]
 pub struct Greeting {
     pub request: usize,
@@ -34,7 +34,7 @@ impl Greeting {
         Ok(socket.read_exact(&mut [0])?)
     }
 
-    /// Receives the first message of a client: the sizes that both ends use.
+    /// Receives the first message of a client, with the sizes that both ends use.
     pub fn hear(socket: &mut TcpStream) -> Result<Greeting> {
         let mut size = || {
             let mut bytes = [0; 4];
