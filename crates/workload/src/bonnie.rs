@@ -103,7 +103,7 @@ impl Workload for Bonnie {
 }
 
 impl Bonnie {
-    /// Runs one process to its end. Returns the values of its output line.
+    /// Runs one process of bonnie++ until it ends, and returns the values in its line of output.
     fn process(&self, folder: &Path, seed: u64, together: bool) -> Result<BonnieResults, Error> {
         let Self { file_mib, ram_mib, block, seeks, seekers, .. } = self;
         let mut command = bonnie()?;
@@ -140,7 +140,7 @@ impl Drop for Together {
     }
 }
 
-/// Returns a command that runs `bonnie++`. As root, it needs the option `-u`.
+/// Returns a command that runs `bonnie++`; as root, with the option `-u` that it then requires.
 fn bonnie() -> Result<Command, Error> {
     let mut command = Command::new(TOOL.find()?);
     if rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Runs one function several times concurrently.
+//! Runs the same function several times at once, each time in a thread of its own.
 
 use std::thread;
 
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn all_runs_are_concurrent_and_the_first_failure_is_returned() {
-        // The barrier proves concurrency: no thread passes it before all three have arrived.
+        // This barrier proves that the runs are concurrent: it blocks until all three threads have reached it.
         let all = Barrier::new(3);
         let one = |number: u32| {
             all.wait();

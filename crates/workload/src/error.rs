@@ -9,7 +9,6 @@ pub enum Error {
     /// A program that the workload needs is not installed.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// The workload does not support this kind of location.
     #[error("{workload} runs on {wanted}, which {place} is not")]
     Place {
         workload: &'static str,
@@ -18,13 +17,13 @@ pub enum Error {
         /// The location that the user gave.
         place: String,
     },
-    /// The location does not exist. The workload has changed nothing.
+    /// The folder, device or unit does not exist, and the workload has changed nothing.
     #[error("{0}")]
     Absent(String),
-    /// The device is mounted or part of another device. The workload has changed nothing.
+    /// The device is mounted or part of another device, and the workload has changed nothing.
     #[error("{} is in use: mounted, or part of another device", .0.display())]
     InUse(PathBuf),
-    /// A setting is wrong. The workload has changed nothing.
+    /// A setting of the workload is invalid, and the workload has changed nothing.
     #[error("{0}")]
     Settings(String),
     #[error("{needed} bytes are needed, and {free} are free")]
@@ -71,7 +70,7 @@ pub enum Error {
     /// A system call of the workload itself has failed.
     #[error("cannot {act}: {error}")]
     System {
-        /// The action that failed, as a verb with its object.
+        /// The failed action as a verb with its object, such as "read /dev/sda".
         act: String,
         error: io::Error,
     },

@@ -219,7 +219,7 @@ impl FioCalls<'_> {
         ]
     }
 
-    /// Runs fio once and returns its report.
+    /// Runs fio once, and returns its JSON report.
     fn call(&self, name: &str, arguments: &[&[&str]]) -> Result<FioReport, Error> {
         let task = self.task;
         let said = self.run.scratch.join(format!("fio-{name}.json"));
@@ -266,7 +266,7 @@ fn place(name: &str, path: &Path) -> OsString {
     option(name, Path::new(&path.display().to_string().replace(':', "\\:")))
 }
 
-/// The report of one call of fio, for all processes together.
+/// The JSON report of one run of fio, with the sums over all its processes.
 struct FioReport(serde_json::Value);
 
 impl FioReport {
@@ -283,7 +283,7 @@ impl FioReport {
             Ok::<_, Error>([read?, write?])
         };
         let (bytes, operations, ms) = (sum("io_bytes")?, sum("total_ios")?, sum("runtime")?);
-        // Reads and writes run for the same time. fio reports at least a millisecond.
+        // Reads and writes run for the same time, for which fio reports at least a millisecond.
         let seconds = ms[0].max(ms[1]).max(1.0) / 1e3;
         let mut outcome = WorkloadResult::default()
             .figure("throughput", "KiB/s", (bytes[0] + bytes[1]) / 1024.0 / seconds)
@@ -306,7 +306,7 @@ fn unreadable(what: String) -> Error {
     Error::Unreadable { program: TOOL.program.to_owned(), what }
 }
 
-/// CPU time of all processors of this host together, in clock ticks.
+/// CPU time of all processors of this machine together, in clock ticks.
 #[derive(Clone, Copy)]
 struct Processors {
     busy: f64,

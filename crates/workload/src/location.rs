@@ -1,4 +1,4 @@
-//! The place where a workload runs: a folder, a device or an iSCSI unit.
+//! The storage that a workload uses: a folder, a block device or an iSCSI unit.
 
 use std::{
     convert::Infallible,

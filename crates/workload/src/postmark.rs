@@ -48,12 +48,12 @@ impl Default for Postmark {
     }
 }
 
-/// How long one process of PostMark took, and how much it transferred.
+/// The duration of one PostMark process, and the data that it has transferred.
 #[derive(Clone, Copy, Debug)]
 pub struct PostmarkRun {
-    /// The time from the start of the program to its end.
+    /// The time from the start of the process to its exit.
     pub took: Duration,
-    /// Bytes read, and bytes written. PostMark prints them with three digits.
+    /// Bytes read and bytes written. PostMark prints both with three digits only.
     pub moved: [f64; 2],
 }
 

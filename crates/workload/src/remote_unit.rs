@@ -1,4 +1,4 @@
-//! Logs in to an iSCSI unit; this process is the initiator.
+//! Logs in to an iSCSI unit, with this process as the initiator.
 
 use initiator::{RemoteVolume, Settings, Url};
 use tokio::runtime::{Builder, Runtime};
@@ -27,7 +27,7 @@ pub(crate) fn settings(url: &str) -> Result<Settings, Error> {
     Ok(Settings { initiator_name: NAME.to_owned(), ..settings })
 }
 
-/// Logs in.
+/// Logs in to the unit that `settings` name.
 ///
 /// # Errors
 /// [`Error::Session`].

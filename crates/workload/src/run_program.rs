@@ -1,4 +1,4 @@
-//! Runs a program to its end within a time limit, and collects its output.
+//! Runs a program until it exits or reaches a time limit, and collects its output.
 
 use std::{
     process::Command,

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use crate::{Error, run_program::tail};
 
-/// Time limit from the signal `quit` to the end of the program.
+/// Time limit for the program to exit after the signal `quit`.
 const LAST_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running program. It ends when it is stopped or when the value is dropped.
@@ -16,7 +16,7 @@ pub(crate) struct Service {
     running: RunningProgram,
     /// The text of the program's standard output and standard error.
     said: Said,
-    /// The signal at which the program ends at once, without finishing its work.
+    /// The signal at which the program exits at once, without completing its work.
     quit: Signal,
 }
 
@@ -93,7 +93,7 @@ mod tests {
         let process = Pid::from_raw(service.running.id().cast_signed()).unwrap();
         drop(service);
         assert!(test_kill_process(process).is_err(), "it still runs");
-        // Wait for "ready", which the script prints when it can handle the signal.
+        // Wait until the script prints "ready", because it handles the signal only from then on.
         let mut service = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
         while !service.said.text().unwrap().contains("ready") {
             service.check().unwrap();

@@ -49,13 +49,13 @@ impl TrialFolders {
         self.scratch.path()
     }
 
-    /// Calls a function with the environment of a run in these folders.
+    /// Calls `work` with the environment of a workload's run in these folders.
     pub(crate) fn given<T>(&self, work: impl FnOnce(&WorkloadRun<'_>) -> T) -> T {
         let place = WorkloadLocation::Folder(self.folder().to_owned());
         work(&WorkloadRun { place: &place, scratch: self.scratch(), seed: 1, progress: &|_| () })
     }
 
-    /// Runs a workload, and checks that it leaves no files in the folder.
+    /// Runs a workload, and checks that it leaves no files behind.
     pub(crate) fn run(&self, workload: &dyn Workload) -> Result<WorkloadResult, Error> {
         let outcome = self.given(|run| workload.run(run));
         assert_eq!(left(self.folder()), 0, "{outcome:?}");

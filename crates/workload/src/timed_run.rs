@@ -20,7 +20,7 @@ pub(crate) struct RunWatch {
     begun: Instant,
     measured_from: Instant,
     until: Instant,
-    /// True if a worker has failed. The others then end early.
+    /// True if a worker has failed, which makes the other workers end early.
     has_failed: AtomicBool,
 }
 
@@ -38,12 +38,12 @@ impl RunWatch {
         Instant::now() >= self.until || self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Returns true if work that ends at `now` is within the measured time.
+    /// Returns true if an operation that ends at `now` belongs to the measured time.
     pub(crate) fn is_measured(&self, now: Instant) -> bool {
         (self.measured_from..=self.until).contains(&now)
     }
 
-    /// Pauses the calling worker, but not beyond the end of the run.
+    /// Lets the calling worker sleep for `seconds`, but not beyond the end of the run.
     pub(crate) fn pause(&self, seconds: f64) {
         let longest = self.until.saturating_duration_since(self.begun);
         let pause = Duration::try_from_secs_f64(seconds).unwrap_or(longest).min(longest);

@@ -1,4 +1,4 @@
-//! Foreign programs, and the Debian packages that contain them.
+//! Programs that are not part of Forebay, and the Debian packages that contain them.
 
 use std::{fmt, path::PathBuf};
 

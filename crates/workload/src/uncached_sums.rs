@@ -22,7 +22,7 @@ pub(crate) struct Sum {
     pub(crate) length: u64,
     /// Time of the last modification, in seconds since 1970.
     pub(crate) changed: i64,
-    /// Checksum of the content: SipHash of 64 bits. It detects errors, not attacks.
+    /// Checksum of a file's content (SipHash, 64 bits), which detects errors but no attacks.
     pub(crate) hash: u64,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn sums(folder: &Path) -> Result<BTreeMap<PathBuf, Sum>, Error> {
     files(folder)?.into_iter().map(of).collect()
 }
 
-/// Compares the checksums of two folders. Returns the first path at which they differ.
+/// Compares the checksums of the files in two folders. Returns the first path at which they differ.
 pub(crate) fn difference<'a>(
     one: &'a BTreeMap<PathBuf, Sum>,
     other: &'a BTreeMap<PathBuf, Sum>,
@@ -81,7 +81,7 @@ fn sum(path: &Path) -> std::io::Result<Sum> {
     }
 }
 
-/// Lists the files in a folder and its subfolders, without links.
+/// Lists the files in a folder and its subfolders, without symbolic links.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |path: &Path| Error::system(format!("read {}", path.display()));
     let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);

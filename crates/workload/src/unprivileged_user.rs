@@ -41,7 +41,7 @@ impl UnprivilegedUser {
         Ok(Self(Some(found.ok_or_else(none)?)))
     }
 
-    /// Makes the program that `command` starts run as this user.
+    /// Makes `command` run its program as this user.
     pub(crate) fn run<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         match &self.0 {
             Some(user) => command.uid(user.uid).gid(user.gid),
@@ -67,7 +67,7 @@ impl UnprivilegedUser {
     }
 }
 
-/// Returns true if every user may enter all folders above this one.
+/// Returns true if every user may enter all folders above `folder`.
 fn is_open(folder: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let all_may = |above: &Path| above.metadata().is_ok_and(|about| about.mode() & 0o001 != 0);

@@ -23,13 +23,13 @@ pub(crate) struct WitnessFiles {
 }
 
 impl WitnessFiles {
-    /// The space in bytes that these files take, including the overhead of file systems.
+    /// Space in bytes that the witness files take, including the overhead of file systems.
     pub(crate) const SPACE: u64 = 5 << 20;
     /// A text for the report that says which data was compared.
     pub(crate) const VERIFIED: &'static str =
         "4 MiB in other files, written before the run and read from storage after it";
 
-    /// Writes the files below `folder` and makes them stable.
+    /// Writes the witness files below `folder`, and makes them stable.
     pub(crate) fn write(folder: &Path, seed: u64) -> Result<Self, Error> {
         let witness =
             Self { folder: OwnedFolder::make(folder, "forebay-lab-witness", Self::SPACE)?, seed };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{Error, Tool, WorkloadLocation, WorkloadResult};
 
-/// A workload of the laboratory. The settings of each workload implement this trait.
+/// A workload of the laboratory. The settings struct of each workload implements this trait.
 pub trait Workload {
     /// Returns the programs that the workload needs.
     fn needs(&self) -> Vec<Tool>;
@@ -24,7 +24,7 @@ pub trait Workload {
         Ok(())
     }
 
-    /// Returns an upper bound of the bytes that the workload needs at its location.
+    /// Returns an upper bound of the space in bytes that the workload needs on the storage under test.
     fn space(&self) -> u64;
 
     /// Returns how many of the bytes of [`Workload::space`] an earlier run has left at the
@@ -45,7 +45,7 @@ pub trait Workload {
 /// The location, folders and callbacks that a workload gets for a run.
 #[derive(Clone, Copy)]
 pub struct WorkloadRun<'a> {
-    /// The storage under test.
+    /// The storage under test: a folder, a device or an iSCSI unit.
     pub place: &'a WorkloadLocation,
     /// A folder on this machine's own disk or memory for scripts and expected content. The caller removes it.
     pub scratch: &'a Path,

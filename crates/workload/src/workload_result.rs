@@ -16,7 +16,7 @@ pub struct WorkloadResult {
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct WorkloadFigure {
-    /// The measured quantity, such as "transactions".
+    /// Name of the measured quantity, such as "transactions".
     pub name: String,
     /// The unit: "1/s", "s", "MB/s", "us", "bytes"; "" for a count.
     pub unit: String,
@@ -27,11 +27,11 @@ pub struct WorkloadFigure {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct WorkloadSeries {
     pub name: String,
-    /// The meaning of the x values, with their unit: "time, s".
+    /// Meaning of the x values with their unit, such as "time, s".
     pub x: String,
-    /// The meaning of the y values, with their unit.
+    /// Meaning of the y values, with their unit.
     pub y: String,
-    /// The points, in the order in which they were measured.
+    /// The points of the series, in the order of their measurement.
     pub points: Vec<[f64; 2]>,
 }
 
@@ -42,7 +42,7 @@ impl WorkloadResult {
         self
     }
 
-    /// Returns the value of the figure with this name.
+    /// Returns the value of the figure named `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<f64> {
         self.figures.iter().find(|figure| figure.name == name).map(|figure| figure.value)

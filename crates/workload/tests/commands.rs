@@ -12,7 +12,7 @@ use workload::{CommandsWorkload, Error, Workload, WorkloadLocation, WorkloadResu
 
 const NAME: &str = "iqn.2026-11.io.forebay.test:node";
 
-/// Starts a node with this disk, and runs the workload on it.
+/// Starts a node that serves `disk`, and runs the workload on its unit.
 fn run(disk: Arc<dyn Volume>, commands: &CommandsWorkload) -> Result<WorkloadResult, Error> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -89,7 +89,7 @@ fn a_span_beyond_the_end_and_a_folder_are_refused() {
     assert!(matches!(short().run(&run), Err(Error::Place { .. })));
 }
 
-/// A volume that acknowledges the hundredth write without performing it.
+/// A faulty volume, which acknowledges the hundredth write without performing it.
 struct Forgetful {
     disk: MemVolume,
     writes: AtomicU64,

@@ -63,9 +63,9 @@ pub struct Build {
     pub reference: bool,
 }
 
-/// Options for configure: build without zlib, because not every machine has its headers.
+/// Options for configure, which build without zlib, because some machines lack its header files.
 const CONFIGURE: &str = "--disable-zlib";
-/// The command that proves that the build works: the built server prints its version.
+/// A command that proves that the build has succeeded: the built server prints its version.
 const PROOF: &str = "./dropbear -V";
 
 impl Default for Build {

@@ -25,7 +25,7 @@ const FETCHING: &str = "forebay-lab-fetching";
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Fetched {
     pub file: PathBuf,
-    /// True if the tarball existed already, so that nothing was fetched.
+    /// True if the tarball existed before, so that it was not downloaded.
     pub was_there: bool,
 }
 
@@ -96,10 +96,10 @@ fn ours(into: &Path) -> Result<File, Error> {
     }
 }
 
-/// Returns the tarball that the user has given, or the fetched one.
+/// Returns the path of the tarball that the user has named, or of the downloaded one.
 pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
     if let Some(file) = named {
-        // Make the path absolute, so that it does not depend on tar's working folder.
+        // Make the path absolute, because tar runs in another working directory.
         return file.canonicalize().map_err(Error::system(format!("find {}", file.display())));
     }
     let cache = cache()?;

@@ -55,7 +55,7 @@ mod tests {
         assert!(content.is(3, 2, &block));
         assert!(!content.is(4, 2, &block) && !content.is(3, 1, &block));
         assert!(!CommandBlockPattern::new(8, 8192).is(3, 2, &block));
-        // Make a torn block: its second half is from another write.
+        // Make a torn block, whose second half is from another write.
         let mut torn = content.make(3, 2)[..PAGE].to_vec();
         torn.extend_from_slice(&content.make(3, 1)[PAGE..]);
         assert!(!content.is(3, 2, &Data::from(torn)));

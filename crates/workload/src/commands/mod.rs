@@ -125,7 +125,7 @@ impl Workload for CommandsWorkload {
             let (workload, wanted) = ("commands", "an iSCSI unit (iscsi://HOST/TARGET/LUN)");
             return Err(Error::Place { workload, wanted, place: run.place.to_string() });
         };
-        // Use a single thread that both submits the commands and drives the session.
+        // Use one thread for both the submission of commands and the session.
         remote_unit::runtime()?.block_on(self.drive(url, run))
     }
 }

@@ -1,4 +1,4 @@
-//! Opens the measured session with all of its connections.
+//! Opens the session over which commands are measured, with all its connections.
 
 use std::time::Duration;
 

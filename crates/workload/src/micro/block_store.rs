@@ -29,12 +29,12 @@ pub(super) enum MicroStore {
         /// True if reads and writes bypass the page cache.
         direct: bool,
     },
-    /// An iSCSI unit. This process is the initiator.
+    /// An iSCSI unit, for which this process is the initiator.
     Remote { runtime: Runtime, volume: Box<RemoteVolume>, durability: Durability },
 }
 
 impl MicroStore {
-    /// Opens a block device exclusively.
+    /// Opens a block device for the exclusive use of this process.
     pub(super) fn device(path: &Path, stable: bool) -> Result<Self, Error> {
         let file = open_device(path, OFlags::DIRECT | sync(stable))?;
         Ok(Self::File { file, path: path.to_owned(), direct: true })
@@ -74,7 +74,7 @@ impl MicroStore {
         Ok(Self::File { file, path, direct })
     }
 
-    /// Logs in to a unit with one connection.
+    /// Logs in to an iSCSI unit with one connection.
     pub(super) fn remote(url: &str, stable: bool) -> Result<Self, Error> {
         let runtime = remote_unit::runtime()?;
         let volume = runtime.block_on(remote_unit::log_in(remote_unit::settings(url)?))?;
@@ -102,7 +102,7 @@ impl MicroStore {
         }
     }
 
-    /// Returns true if reads and writes bypass this machine's page cache.
+    /// Returns true if reads and writes bypass the page cache of this machine.
     pub(super) fn is_direct(&self) -> bool {
         !matches!(self, Self::File { direct: false, .. })
     }
@@ -131,7 +131,7 @@ impl MicroStore {
         .map_err(|error| self.failed("write", at, bytes.len(), error))
     }
 
-    /// Makes all writes stable, and drops this machine's cached data.
+    /// Makes all writes stable, and drops the cached data from this machine's memory.
     pub(super) fn flush(&self) -> Result<(), Error> {
         match self {
             Self::File { file, .. } => {
@@ -198,7 +198,7 @@ pub(super) struct Aligned {
     length: usize,
 }
 
-/// Alignment in bytes: the size of a page. No disk needs a larger one.
+/// Alignment of buffers in bytes: the size of a page, with which every disk can work.
 const ALIGNMENT: usize = 4096;
 
 impl Aligned {

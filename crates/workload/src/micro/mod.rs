@@ -188,7 +188,7 @@ impl Micro {
     }
 }
 
-/// Deletes a file when it is dropped.
+/// Deletes this file when it is dropped.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -197,7 +197,7 @@ impl Drop for Removed {
     }
 }
 
-/// The state of a run: its settings, data set and measured times.
+/// The state of a run: its settings, the blocks that it uses, and the times that it has measured.
 struct Measuring<'a> {
     task: &'a Micro,
     set: Set<'a>,
@@ -208,7 +208,7 @@ struct Measuring<'a> {
     /// The number of this run among the runs that have written to the working set, and the number
     /// of its last write.
     writes: [u32; 2],
-    /// The version that this run wrote last to each block.
+    /// For each block, the version of the data that this run has written last.
     written: BTreeMap<u64, u64>,
     /// Response times of the measured requests, in nanoseconds.
     times: Histogram<u64>,

@@ -7,7 +7,7 @@ use sim::Rng;
 /// at any sector boundary is detected.
 pub(super) const SECTOR: usize = 512;
 
-/// Fills whole sectors with their content. `first` is the number of the first sector.
+/// Fills whole sectors with test data, which depends on the sector number, `seed` and `version`.
 pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
     for (number, sector) in (first..).zip(bytes.chunks_exact_mut(SECTOR)) {
         for (word, bytes) in words(number, seed, version).zip(sector.chunks_exact_mut(8)) {
@@ -19,9 +19,9 @@ pub(super) fn fill(bytes: &mut [u8], first: u64, seed: u64, version: u64) {
 /// The versions that a block may have.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ExpectedSectorVersion {
-    /// The block must have exactly this version.
+    /// The block must hold exactly this version of its data.
     Exactly(u64),
-    /// The block may have any version up to and including this one.
+    /// The block may hold this version of its data or any earlier one.
     UpTo(u64),
 }
 
@@ -104,10 +104,10 @@ mod tests {
             wrong(&bytes, ExpectedSectorVersion::UpTo(2))
                 .contains("write 0x3, but the last write is 0x2")
         );
-        // The data of another position, as after a misplaced write.
+        // Pass data that belongs to another position, as after a misplaced write.
         let said = check(&bytes, 16, 7, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert_eq!(said, "the 512 bytes at 8192 hold the data of offset 4096");
-        // The sectors belong to another working set, with another seed.
+        // Pass a seed with which these sectors were never written.
         let said = check(&bytes, 8, 9, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert!(said.ends_with("data that was never written there"), "{said}");
         // Three more faults: one flipped bit in the last sector, a torn write, and zeros.

@@ -25,7 +25,7 @@ pub(super) struct Set<'a> {
     /// The seed of the content, chosen by the run that filled the set.
     seed: u64,
     bytes: u64,
-    /// Number of runs that have written to the set since it was filled.
+    /// Number of runs that have written to the blocks since they were filled.
     runs: u32,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Set<'a> {
         self.store.read(START + at, into)
     }
 
-    /// Puts the content of the block at `at` with this version into `into`.
+    /// Fills `into` with the data that the block at byte offset `at` has in this version.
     pub(super) fn content(&self, at: u64, version: u64, into: &mut [u8]) {
         sector_pattern::fill(into, number(at), self.seed, version);
     }
@@ -138,7 +138,7 @@ fn number(at: u64) -> u64 {
     at / SECTOR as u64
 }
 
-/// Reads the label of a store; returns `None` if there is no valid one.
+/// Reads the label at the start of a store. Returns `None` if there is no valid label.
 fn mark_on(store: &MicroStore) -> Result<Option<[u64; 3]>, Error> {
     let mut mark = Aligned::zeros(MARK);
     match store.read(0, &mut mark) {

@@ -11,7 +11,7 @@ use std::{
 use super::site::{PIECE, SurgeSite};
 use crate::Error;
 
-/// Time limit of one response. If a response takes longer, the storage is stuck.
+/// Time limit of a response, which only a storage that hangs exceeds.
 const LIMIT: Duration = Duration::from_secs(600);
 /// Maximum number of header lines in a response, and of bytes in a line. nginx sends about eight
 /// lines.

@@ -12,7 +12,7 @@ use std::f64::consts::TAU;
 
 use sim::Rng;
 
-/// A distribution of positive numbers.
+/// A probability distribution of positive numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Distribution {
     /// Log-normal distribution: mean and deviation of the logarithm.
@@ -25,7 +25,7 @@ pub(super) enum Distribution {
 
 use Distribution::{Lognormal, Pareto, Weibull};
 
-/// Sizes in bytes of most files, those below [`LARGE`].
+/// Distribution of file sizes in bytes below [`LARGE`], which most files have.
 pub(super) const BODY: Distribution = Lognormal { mean: 9.357, deviation: 1.318 };
 /// Sizes in bytes of the largest files, from [`LARGE`] on.
 pub(super) const TAIL: Distribution = Pareto { least: LARGE, shape: 1.1 };
@@ -45,7 +45,7 @@ pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
 
 impl Distribution {
     pub(super) fn draw(self, rng: &mut Rng) -> f64 {
-        // A random number above 0 and at most 1: it must have a logarithm.
+        // Draw a number above 0 and at most 1, because its logarithm is needed.
         let mut share = || ((rng.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         match self {
             // The method of Box and Muller, 1958.
@@ -63,7 +63,7 @@ impl Distribution {
 mod tests {
     use super::*;
 
-    /// Draws many numbers from a distribution and compares their quartiles with the expected ones.
+    /// Draws random numbers from a distribution, and compares their quartiles with the expected ones.
     fn check(distribution: Distribution, quartiles: [f64; 3]) {
         let mut rng = Rng::new(5);
         let mut drawn: Vec<f64> = (0..40_000).map(|_| distribution.draw(&mut rng)).collect();

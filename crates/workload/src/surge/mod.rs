@@ -36,9 +36,9 @@ use crate::{
 const TOOL: Tool = Tool { program: "nginx", package: "nginx-light" };
 /// The name of nginx's settings file.
 const SETTINGS: &str = "nginx.conf";
-/// Time limit for nginx to start, and to end after all connections are closed.
+/// Time limit for nginx to start, and to exit after all connections are closed.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Time between attempts to connect to nginx while it starts.
+/// Interval between attempts to connect to nginx while it is starting.
 const LOOK: Duration = Duration::from_millis(10);
 /// Bytes of log per second for which there must be space: the length of a log line, as measured and
 /// rounded up, times the largest number of lines per second.
@@ -155,7 +155,7 @@ impl SurgeLoad<'_> {
     }
 }
 
-/// The results of one user.
+/// The measured results of one simulated user.
 #[derive(Default)]
 struct SurgeMeasurement {
     /// Number of responses, also outside of the measured time.
@@ -250,7 +250,7 @@ impl Surge {
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path \"{local}/{name}\";\n"))
             .concat();
-        // Connections of a worker: one for each user, and some for its own files.
+        // Each worker of nginx needs a connection for each user, and some for its own files.
         let connections = self.users + 64;
         format!(
             "daemon off;\nworker_processes 2;\npid \"{local}/pid\";\n\

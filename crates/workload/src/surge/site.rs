@@ -28,7 +28,7 @@ const BUFFER: usize = 256 * 1024;
 /// among the one there and this many neighbours on either side.
 const WINDOW: usize = 5;
 
-/// The sizes of the files, by number, and the seed of their content.
+/// The files of the simulated web site: their sizes, indexed by file number, and the seed of their content.
 pub(super) struct SurgeSite {
     seed: u64,
     sizes: Vec<u64>,
@@ -154,7 +154,7 @@ pub(super) struct SurgeFileContent {
 }
 
 impl SurgeFileContent {
-    /// Returns the next bytes of the file, or `None` at its end.
+    /// Returns the next bytes of the file's content; `None` at the end of the file.
     pub(super) fn next_piece(&mut self) -> Option<&[u8]> {
         let length = self.left.min(PIECE as u64) as usize;
         self.left -= length as u64;

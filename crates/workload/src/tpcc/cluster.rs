@@ -48,7 +48,7 @@ impl Cluster {
         tpcc: &Tpcc,
         space: u64,
     ) -> Result<Self, Error> {
-        // Resolve links: the other programs are in the folder of the real file.
+        // Resolve symbolic links, because PostgreSQL's other programs are in the folder of the real file.
         let initdb = INITDB.find()?.canonicalize().map_err(Error::system("find initdb"))?;
         let programs = initdb.parent().expect("a program is in a folder").to_owned();
         let user = UnprivilegedUser::without_privilege(&["postgres", "nobody"])?;
@@ -66,8 +66,7 @@ impl Cluster {
             format!("shared_buffers={}MB", tpcc.shared_buffers),
             format!("max_wal_size={}MB", tpcc.log),
             format!("min_wal_size={}MB", tpcc.log.min(80)),
-            // These are PostgreSQL's defaults. They are set explicitly because the results depend
-            // on them.
+            // These settings are PostgreSQL's defaults. They are written out because the results depend on them.
             "fsync=on".to_owned(),
             "synchronous_commit=on".to_owned(),
             "full_page_writes=on".to_owned(),
@@ -82,7 +81,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the cluster and waits until it accepts a connection.
+    /// Starts the PostgreSQL cluster, and waits until it accepts a connection.
     pub(super) fn start(&mut self) -> Result<(), Error> {
         let mut command = self.program("postgres");
         command.arg("-D").arg(self.data());
@@ -99,7 +98,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Opens another connection to the cluster.
+    /// Opens another connection to the PostgreSQL cluster.
     pub(super) fn connect(&self) -> Result<Client, Error> {
         connect(self.sockets.path()).map_err(failed)
     }
@@ -136,7 +135,7 @@ impl Cluster {
 
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
-        // Remove environment variables with which the user selects other clusters.
+        // Remove environment variables by which the user selects other clusters.
         for (key, _) in
             std::env::vars_os().filter(|(key, _)| key.to_string_lossy().starts_with("PG"))
         {
@@ -196,7 +195,7 @@ mod tests {
         let error = failed(client.query_one("SELECT sum(n) FROM t", &[]).unwrap_err());
         assert!(matches!(error, Error::Wrong(_)), "{error}");
         drop(client);
-        // Dropping a running cluster removes its files.
+        // Dropping the running cluster must remove its files.
         drop(cluster);
         assert_eq!(left(folder), 0);
     }

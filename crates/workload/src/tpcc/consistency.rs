@@ -27,7 +27,7 @@ const CONDITIONS: [&str; 4] = [
      WHERE lines IS DISTINCT FROM rows",
 ];
 
-/// Checks the four consistency conditions.
+/// Checks the four consistency conditions of TPC-C.
 pub(super) fn check(client: &mut Client) -> Result<(), Error> {
     for (number, condition) in (1..).zip(CONDITIONS) {
         let places: i64 = client.query_one(condition, &[]).map_err(failed)?.get(0);

@@ -131,7 +131,7 @@ impl Workload for Tpcc {
             .run(&mut random, &progress(0.4, 0.4))?;
         consistency::check(&mut client)?;
         drop(client);
-        // Restart the cluster before reading the totals, so that they come from its files.
+        // Restart the cluster before the totals are read, so that they come from its files and not from memory.
         cluster.stop()?;
         cluster.check_pages()?;
         cluster.start()?;

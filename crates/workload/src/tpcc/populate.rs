@@ -18,7 +18,7 @@ const NAMES: u32 = 1000;
 /// Districts of a warehouse, fixed by the standard.
 pub(super) const DISTRICTS: u32 = 10;
 
-/// Creates the tables, fills them, and creates their keys.
+/// Creates the tables, fills them with rows, and then creates their keys.
 pub(super) fn populate(
     client: &mut Client,
     tpcc: &Tpcc,
@@ -53,7 +53,7 @@ struct TpccPopulation<'a> {
     now: String,
 }
 
-/// Writes rows for COPY into a table.
+/// Writes rows into a table in the format of PostgreSQL's COPY.
 struct Rows<'a>(CopyInWriter<'a>);
 
 impl<'a> Rows<'a> {

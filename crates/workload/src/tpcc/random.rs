@@ -13,9 +13,9 @@ pub(super) struct Constants {
     pub(super) last_load: u32,
     /// Constant C for last names in transactions.
     pub(super) last_run: u32,
-    /// Constant C for customer numbers.
+    /// The constant C of TPC-C for random customer numbers.
     pub(super) customer: u32,
-    /// Constant C for item numbers.
+    /// The constant C of TPC-C for random item numbers.
     pub(super) item: u32,
 }
 
@@ -47,7 +47,7 @@ impl TpccRandom {
         Self(Rng::new(seed))
     }
 
-    /// Returns an independent source of random numbers for another client.
+    /// Returns an independent generator of random numbers, for another client.
     pub(super) fn fork(&mut self) -> Self {
         Self(self.0.fork())
     }
@@ -62,7 +62,7 @@ impl TpccRandom {
         self.0.chance(percent)
     }
 
-    /// Returns an exponentially distributed pause in seconds with this mean.
+    /// Returns a random pause in seconds, exponentially distributed with this mean.
     pub(super) fn pause(&mut self, mean: f64) -> f64 {
         self.0.exponential(mean)
     }
@@ -82,7 +82,7 @@ impl TpccRandom {
         (0..count).map(|_| char::from(b'0' + self.0.below(10) as u8)).collect()
     }
 
-    /// Returns random letters. One of ten such strings contains ORIGINAL (clause 4.3.3.1).
+    /// Returns random letters, with ORIGINAL in one of ten strings (clause 4.3.3.1).
     pub(super) fn data(&mut self) -> String {
         let mut data = self.letters(26, 50);
         if self.percent(10) {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn last_names_are_those_of_the_standard() {
-        // This is the example in the standard.
+        // The number of the example in the standard.
         assert_eq!(last_name(371), "PRICALLYOUGHT");
         assert_eq!(last_name(40), "BARPRESBAR");
     }

@@ -25,7 +25,7 @@ pub(super) struct Terminals<'a> {
     pub(super) constants: &'a Constants,
 }
 
-/// The results of one client, or of several added up.
+/// The results of one client, or the sum of the results of several clients.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TerminalResult {
     /// Number of committed orders, also outside of the measured time.
@@ -36,9 +36,9 @@ pub(super) struct TerminalResult {
     pub(super) measured: [u64; 5],
     /// Number of New-Orders of an unknown item, which are rolled back, in the measured time.
     pub(super) rolled_back: u64,
-    /// Number of transactions that were executed again after a conflict.
+    /// Number of transactions that were repeated after a conflict with another transaction.
     pub(super) tried_again: u64,
-    /// Response times of the measured orders in milliseconds, sorted at the end.
+    /// Response times in milliseconds of the orders in the measured time; sorted at the end.
     pub(super) times: Vec<f64>,
 }
 
@@ -117,7 +117,7 @@ impl Terminals<'_> {
     }
 }
 
-/// One client, with its connection to the database.
+/// A simulated client, with its connection to the database.
 struct Terminal<'a> {
     client: Client,
     statements: Statements,
@@ -154,7 +154,7 @@ impl Terminal<'_> {
         Ok(done)
     }
 
-    /// Executes a transaction, and executes it again after a conflict with other transactions.
+    /// Executes a transaction, and repeats it after a conflict with another transaction.
     fn one(
         &mut self,
         kind: TransactionKind,

@@ -1,4 +1,4 @@
-//! The five transactions (clauses 2.4 to 2.8): their inputs and their statements.
+//! The five transactions of TPC-C (clauses 2.4 to 2.8): their inputs and their SQL statements.
 
 use postgres::{Client, IsolationLevel, Statement, Transaction, types::ToSql};
 
@@ -48,9 +48,9 @@ type Value<'a> = &'a (dyn ToSql + Sync);
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum TransactionEnding {
     Committed,
-    /// Rolled back as intended: one New-Order of a hundred requests an unknown item.
+    /// The transaction was rolled back as TPC-C demands: one in a hundred New-Orders requests an unknown item.
     RolledBack,
-    /// The database lacks data that it must have: a fault of the storage.
+    /// The database lacks data that was committed, which is a fault of the storage.
     Wrong(String),
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Home {
     pub(super) district: i32,
 }
 
-/// The input of a transaction. A retry uses the same input.
+/// The input of a transaction, which is used again if the transaction is repeated.
 #[derive(Clone, Debug)]
 pub(super) enum TransactionInput {
     NewOrder { district: i32, customer: i32, lines: Vec<OrderLine> },
@@ -71,7 +71,7 @@ pub(super) enum TransactionInput {
     StockLevel { threshold: i32 },
 }
 
-/// One line of an order: item, supplying warehouse and quantity.
+/// A line of an order: the item, the warehouse that supplies it, and the quantity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrderLine {
     item: i32,
@@ -181,10 +181,10 @@ fn any_district(random: &mut TpccRandom) -> i32 {
     random.within(1, DISTRICTS) as i32
 }
 
-/// Declares prepared statements: each one as a field, and with its SQL text.
+/// Declares the struct of prepared statements: for each one a field name and the SQL text.
 macro_rules! statements {
     ($($name:ident = $text:literal;)*) => {
-        /// The prepared statements of all five transactions on one connection.
+        /// The prepared statements of all five transactions, on one database connection.
         pub(super) struct Statements { $($name: Statement,)* }
 
         impl Statements {

@@ -41,7 +41,7 @@ pub struct TraceEvent {
     pub write: bool,
 }
 
-/// An iterator over the requests of a trace, in the order of their times.
+/// Iterates over the requests of a trace in the order of their times.
 #[derive(Clone, Debug)]
 pub struct TraceEvents {
     rng: Rng,

@@ -69,7 +69,7 @@ impl Workload for TraceWorkload {
 
     fn run(&self, run: &WorkloadRun<'_>) -> Result<WorkloadResult, Error> {
         self.check()?;
-        // A single thread runs both the replay and the session.
+        // Run both the replay and the session on one thread.
         remote_unit::runtime()?.block_on(async {
             let opened = OpenedTraceVolume::open(run.place).await?;
             let answered = self.replay(&opened.stack, run).await;
@@ -106,8 +106,7 @@ impl TraceWorkload {
         };
         let (all, reads, writes) = (of(None), of(Some(false)), of(Some(true)));
         let end = requests.iter().map(|it| it.due + it.response).max().unwrap_or_default();
-        // Round response times to microseconds, given in milliseconds: no clock here is more
-        // precise.
+        // Round times in seconds to microseconds, because no clock here is more precise.
         let rounded = |seconds: f64| (seconds * 1e6).round() / 1e6;
         let points = requests
             .iter()
@@ -149,7 +148,7 @@ fn quantile(times: &[f64], part: f64) -> f64 {
 /// The volume on which a trace is replayed: a device, or a unit with its session.
 struct OpenedTraceVolume {
     stack: Stack,
-    /// The session, which must be closed at the end; `None` for a device.
+    /// The session with the unit, to be closed after the replay; `None` for a device.
     remote: Option<Arc<RemoteVolume>>,
 }
 

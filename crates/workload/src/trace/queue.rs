@@ -1,4 +1,4 @@
-//! Keeps requests for the same block in order.
+//! Keeps the order of requests for the same block.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -47,7 +47,7 @@ impl TraceQueue {
         self.held_in_all
     }
 
-    /// Returns how many requests wait now for another request for their block.
+    /// Returns the number of requests that wait for an earlier request for their block.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.held.len()

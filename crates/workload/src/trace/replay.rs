@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{Error, remote_unit::failed};
 
-/// The state of a replay on a volume.
+/// The state of a replay of a trace on a volume.
 pub(super) struct TraceReplay<'a> {
     volume: &'a dyn Volume,
     seed: u64,
@@ -38,7 +38,7 @@ pub(super) struct TraceReplay<'a> {
 /// The measured values of a replay.
 #[derive(Debug, Default)]
 pub(super) struct TraceReplayResult {
-    /// The requests with their response times, in the order in which they were due.
+    /// The requests with their response times, in the order of the times at which they were due.
     pub requests: Vec<AnsweredTraceRequest>,
     /// Number of requests that had to wait for an earlier request for the same block.
     pub held: u64,
@@ -51,7 +51,7 @@ pub(super) struct AnsweredTraceRequest {
     /// The time at which the request was due, from the beginning of the trace.
     pub due: Duration,
     pub write: bool,
-    /// Time from when the request was due until its response.
+    /// Time from the moment at which the request was due to its response.
     pub response: Duration,
 }
 
@@ -196,7 +196,7 @@ fn at_their_times(
     begun: Instant,
     events: Vec<TraceEvent>,
 ) -> Result<UnboundedReceiver<TraceEvent>, Error> {
-    // An unbounded channel: it never holds more than the events of the trace.
+    // An unbounded channel is safe here: it never holds more than the events of the trace.
     let (sender, receiver) = unbounded_channel();
     let thread = thread::Builder::new().name("trace".to_owned()).spawn(move || {
         // Set the smallest timer slack. With the default, the kernel may take 50 us more to wake
@@ -204,7 +204,7 @@ fn at_their_times(
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         for event in events {
             thread::sleep((begun + event.at).saturating_duration_since(Instant::now()));
-            // End if the receiver is closed: the replay has ended early.
+            // End the thread if the receiver is closed, since the replay has ended early.
             if sender.send(event).is_err() {
                 return;
             }
@@ -213,7 +213,7 @@ fn at_their_times(
     thread.map(|_| receiver).map_err(Error::system("start a thread"))
 }
 
-/// Returns the content of a block after `version` writes to it.
+/// Returns the data of a block after the write with this version number.
 fn content(seed: u64, block: u32, version: u32) -> Vec<u8> {
     let place = u64::from(block) << 32 | u64::from(version);
     let mut bytes = vec![0; TraceEvents::BLOCK_BYTES as usize];
