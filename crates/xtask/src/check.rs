@@ -26,7 +26,7 @@ use crate::step_list::StepList;
 use crate::steps::StepTally;
 use deny::Advisories;
 
-/// Adds every check to `list` as a step of its own.
+/// Adds each check of the source to `list`, as a step of its own.
 pub fn steps(list: &mut StepList<'_>) {
     list.add("check: floors", || Ok(StepTally::one().with_note(floors::check()?)));
     list.add("check: modules", || {
@@ -61,7 +61,7 @@ pub fn steps(list: &mut StepList<'_>) {
     });
 }
 
-/// Runs cargo and shows its output on the terminal.
+/// Runs cargo in the workspace, and shows its output on the terminal.
 pub fn cargo(arguments: &[&str]) -> Result<StepTally> {
     let status = Command::new("cargo").args(arguments).current_dir(root()).status()?;
     ensure!(status.success(), "cargo {} failed ({status})", arguments.join(" "));

@@ -10,7 +10,7 @@ use syn::{GenericArgument, PathArguments, Type};
 
 use crate::doc_comment::{doc, items_in};
 
-/// The path of the page, and the title of its generated part.
+/// The path of the page on figures, and the title of its generated part.
 pub const PAGE: &str = "docs/reference/figures.md";
 pub const PART: &str = "Tables of figures";
 
@@ -81,7 +81,7 @@ pub fn tables(root: &Path) -> Result<String> {
     sections.map(|section| types.section(*section)).collect()
 }
 
-/// The types of crate `control` by their names.
+/// The types of the crate `control`, by their names.
 #[derive(Default)]
 struct ControlTypes {
     structs: BTreeMap<String, syn::ItemStruct>,
@@ -141,7 +141,7 @@ impl ControlTypes {
         Ok(if rows.is_empty() { groups } else { format!("{head}{rows}{groups}") })
     }
 
-    /// Returns the form of a figure's value in JSON, with its unit.
+    /// Returns the JSON type and the unit of a figure.
     fn value(&self, figure: &str, of: &Type, is_absent: bool) -> Result<String> {
         let name = last_name(of);
         let inner = |of: &Type| {
@@ -175,7 +175,7 @@ impl ControlTypes {
     }
 }
 
-/// Returns the unit of the number with this name; "number" if it has none.
+/// Returns the unit that the name of a figure ends with; "number" without a unit.
 fn unit(figure: &str) -> &'static str {
     let unit = UNITS.iter().find(|(end, _)| figure.ends_with(end));
     unit.map_or("number", |(_, unit)| unit)

@@ -18,7 +18,7 @@ use crate::check::root;
 /// libFuzzer ends by itself at its time limit. A process that still runs this long after the limit
 /// has hung.
 const GRACE: Duration = Duration::from_secs(120);
-/// An input that takes longer than this, in seconds, is a finding.
+/// An input for which the fuzz target takes longer than this number of seconds is reported as an error.
 const INPUT_SECONDS: u32 = 20;
 /// A target that uses more memory than this, in MiB, is a finding. No target needs 100.
 const MEMORY_MIB: u32 = 1024;
@@ -121,7 +121,7 @@ fn fuzz(folder: &Path, name: &str, executions: u64, time: Duration) -> Result<Fu
     Ok(outcome)
 }
 
-/// The result of running one fuzz target.
+/// The result of running a fuzz target.
 #[derive(Debug, Default, PartialEq)]
 struct FuzzOutcome {
     executions: u64,
@@ -133,7 +133,7 @@ struct FuzzOutcome {
 }
 
 impl FuzzOutcome {
-    /// Parses the output of libFuzzer.
+    /// Reads the results of a run from the output of libFuzzer.
     fn read(output: &str) -> Self {
         let number = |text: &str| text.trim().parse().unwrap_or(0);
         let mut outcome = Self::default();

@@ -236,7 +236,7 @@ struct BenchProgramArgs {
 }
 
 impl BenchProgramArgs {
-    /// Builds the program and replaces this process by it. Returns only if that fails.
+    /// Builds `bench` and replaces this process by it. Returns only if that fails.
     fn run(self, command: &str) -> Result<bool> {
         let bench = build::build_bench()?;
         let error = Command::new(&bench).arg(command).args(self.arguments).exec();

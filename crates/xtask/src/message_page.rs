@@ -29,7 +29,7 @@ pub const PARTS: [(&str, &str, &str); 7] = [
     ("target", "Events of the target", "Printed by `forebay serve`."),
 ];
 
-/// Remedies and meanings of messages that the program prints without them.
+/// The file with remedies and meanings for messages that the program prints without them.
 pub const TABLE: &str = "crates/xtask/messages.toml";
 
 #[derive(Deserialize)]
@@ -42,7 +42,7 @@ pub struct MessageHelpTable {
 pub struct MessageHelp {
     /// The text of the message, with `…` for each value.
     pub text: String,
-    /// The meaning, if the text alone does not say it.
+    /// The meaning of the message, if its text is not clear enough.
     pub meaning: Option<String>,
     /// The remedy, if the source has none.
     pub remedy: Option<String>,
@@ -74,7 +74,7 @@ pub fn page(root: &Path) -> Result<String> {
     Ok(page)
 }
 
-/// Returns the rows of [`TABLE`].
+/// Reads the rows of [`TABLE`].
 pub fn help(root: &Path) -> Result<Vec<MessageHelp>> {
     let text = fs::read_to_string(root.join(TABLE)).context(TABLE)?;
     let table: MessageHelpTable = toml::from_str(&text).context(TABLE)?;
@@ -97,7 +97,7 @@ pub fn parts(root: &Path) -> Result<Vec<Messages>> {
     folders.iter().map(|folder| messages(folder, &shared)).collect()
 }
 
-/// Returns the remedies of a message: those of the source, and that of [`TABLE`].
+/// Returns the remedies for a message from the source, and the one from [`TABLE`].
 pub fn remedies<'a>(
     text: &str,
     found: &'a BTreeSet<String>,
@@ -144,7 +144,7 @@ fn table(title: &str, kind: MessageKind, messages: &Messages, help: &[MessageHel
     format!("\n### {title}\n\n| message | what to do |\n|---|---|\n{rows}")
 }
 
-/// Escapes the characters that would end a table cell or begin HTML.
+/// Escapes the characters that would end a table cell or begin an HTML tag.
 fn in_table(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").replace('|', "\\|").replace('<', "&lt;")

@@ -40,7 +40,7 @@ fn check(root: &Path) -> Result<String> {
     Ok(format!("{count} messages with remedies"))
 }
 
-/// Returns the rows of `messages.toml` that belong to no message, or add nothing.
+/// Returns the rows of `messages.toml` for which no message exists, or which add no information.
 fn orphans(parts: &[Messages], help: &[MessageHelp]) -> Vec<String> {
     let texts: BTreeSet<&str> =
         parts.iter().flat_map(|part| part.keys().map(|(_, text)| text.as_str())).collect();
@@ -59,7 +59,7 @@ fn orphans(parts: &[Messages], help: &[MessageHelp]) -> Vec<String> {
 struct KnownNames {
     commands: BTreeSet<String>,
     keys: BTreeSet<String>,
-    /// The tables of the settings, such as `names`.
+    /// The names of the tables in the settings, such as `names`.
     tables: BTreeSet<String>,
     /// The figures of the status, and the variables of events.
     figures: BTreeSet<String>,
@@ -88,7 +88,7 @@ impl KnownNames {
         })
     }
 
-    /// Describes what a remedy names although it does not exist.
+    /// Returns the names in a remedy for which nothing exists, such as an unknown command.
     fn unknown_in(&self, remedy: &str) -> Vec<String> {
         let mut wrong = vec![];
         for (at, piece) in remedy.split('`').enumerate() {
@@ -148,7 +148,7 @@ impl KnownNames {
         wrong
     }
 
-    /// Checks pages, such as `docs/a.md`, `docs/a.md#section` and `docs/a.md, "Section"`.
+    /// Checks the pages that a remedy names, such as `docs/a.md`, `docs/a.md#section` and `docs/a.md, "Section"`.
     fn unknown_pages(&self, remedy: &str) -> Vec<String> {
         let named = Regex::new(r#"(docs/[a-z0-9/._-]+\.md)(#[\w-]+)?(?:, "([^"]+)")?"#);
         let named = named.expect("a valid pattern");
@@ -174,7 +174,7 @@ impl KnownNames {
     }
 }
 
-/// Returns the commands of the program: the variants of its enum of commands.
+/// Returns the commands of the program, which are the variants of its enum of commands.
 fn commands(source: &str) -> Result<BTreeSet<String>> {
     let file = syn::parse_file(source)?;
     let commands = file.items.iter().find_map(|item| match item {

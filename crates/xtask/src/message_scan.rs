@@ -21,7 +21,7 @@ const DEPTH: usize = 6;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MessageKind {
-    /// A command, or the program, ends with this error.
+    /// An error with which a command or the program ends.
     Failure,
     /// An event of the log with level error.
     Error,
@@ -35,7 +35,7 @@ pub type Messages = BTreeMap<(MessageKind, String), BTreeSet<String>>;
 /// The remedy of an event with a field `failure`.
 pub const IN_FAILURE: &str = "do what the event says after `remedy:`";
 
-/// The texts of functions and constants whose names end in `_remedy`, by their names.
+/// For each function and constant whose name ends in `_remedy`, the texts that it contains.
 pub type SharedRemedies = BTreeMap<String, Vec<String>>;
 
 /// Returns the messages in a source file.
@@ -250,7 +250,7 @@ impl<'a> Scan<'_, 'a> {
         self.values_of(&last.ident.to_string()).iter().flat_map(|value| read(value)).collect()
     }
 
-    /// Returns the texts of a function or constant of another file.
+    /// Returns the texts of a function or constant that another file defines.
     fn shared_texts(&self, name: &Expr) -> Vec<String> {
         let Expr::Path(path) = name else { return vec![] };
         let last = path.path.segments.last().map(|last| last.ident.to_string());
@@ -309,7 +309,7 @@ fn of_block(block: &syn::Block) -> Vec<&Expr> {
     }
 }
 
-/// Splits the arguments of a macro at its commas.
+/// Splits the tokens of a macro's arguments at the commas.
 fn arguments(tokens: TokenStream) -> Vec<TokenStream> {
     let mut arguments = vec![vec![]];
     for token in tokens {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 use rig::packages::{install, of_missing};
 
-/// A tool, and the Debian package that contains it.
+/// The tools that the tests need, and the Debian packages that contain them.
 const TOOLS: &[(&str, &str)] = &[
     ("iscsi-ls", "libiscsi-bin"),
     ("iscsi-test-cu", "libiscsi-bin"),

@@ -19,7 +19,7 @@ pub const PAGE: &str = "docs/protocols.md";
 /// The enums of commands in crate `scsi`.
 const FAMILIES: [&str; 3] = ["BlockCommand", "PrimaryCommand", "VendorCommand"];
 
-/// Returns `page` with its tables made again from the source.
+/// Returns the text `page` with its tables made again from the source.
 pub fn page(root: &Path, page: &str) -> Result<String> {
     let iscsi = items_in(&root.join("crates/iscsi/src"))?;
     let scsi = items_in(&root.join("crates/scsi/src"))?;
@@ -156,7 +156,7 @@ fn is_named(of: &syn::Type, name: &str) -> bool {
     matches!(of, syn::Type::Path(of) if of.path.is_ident(name))
 }
 
-/// Returns the number of each sense key, by its name.
+/// Returns the numbers of the sense keys, by their names.
 fn sense_keys(items: &[Item]) -> Result<BTreeMap<String, u8>> {
     let found = items.iter().find_map(|item| match item {
         Item::Enum(item) if item.ident == "SenseKey" => Some(item),
@@ -178,7 +178,7 @@ fn number(expression: &Expr) -> Option<u8> {
     }
 }
 
-/// Returns how a key with this `KeyKind` is negotiated.
+/// Describes for the table how a text key with this `KeyKind` is negotiated.
 fn negotiated(kind: &Expr, constants: &BTreeMap<String, &Expr>) -> Result<String> {
     let name = last_name(kind).context("a row without a kind")?;
     if let Some(constant) = constants.get(&name) {
@@ -206,7 +206,7 @@ fn negotiated(kind: &Expr, constants: &BTreeMap<String, &Expr>) -> Result<String
     })
 }
 
-/// Returns the variants of an enum with their doc comments.
+/// Returns the variants of the enum `name`, each with its doc comment.
 fn variants(items: &[Item], name: &str) -> Result<BTreeMap<String, String>> {
     let found = items.iter().find_map(|item| match item {
         Item::Enum(item) if item.ident == name => Some(item),

@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use crate::doc_comment::{doc, with_part};
 use crate::{check, figure_tables, message_page, protocol_tables};
 
-/// The path of the skeleton: the example without the comments of its keys.
+/// Path of the skeleton: the example settings without the comments on its keys.
 const SKELETON: &str = "crates/config/example.in.toml";
 const EXAMPLE: &str = "forebay.example.toml";
 const PAGE: &str = "docs/configuration.md";
@@ -100,9 +100,9 @@ enum SkeletonLine<'a> {
     Struct(&'a str, Option<&'a str>),
     /// The head of a TOML table.
     Table,
-    /// A key; the value is given if it is the default.
+    /// The name of a key, and its value if the line gives the default.
     Key(&'a str, Option<&'a str>),
-    /// Any other line: text or an empty line.
+    /// A line without a key: text, or an empty line.
     Other,
 }
 

@@ -16,11 +16,11 @@ pub struct StepNeed {
     places: usize,
     /// The step measures how long something takes, so no other step may run at the same time.
     is_alone: bool,
-    /// The change to kernel state that all processes share, if the step makes one.
+    /// The change that the step makes to kernel state which all processes share; `None` without such a change.
     kernel: Option<KernelChange>,
 }
 
-/// A change that a step makes to kernel state that all processes share.
+/// A change to kernel state that all processes share, so that some steps cannot run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelChange {
     /// Mounts file systems on block devices.
@@ -34,21 +34,21 @@ pub enum KernelChange {
 }
 
 impl KernelChange {
-    /// Returns true if steps with these changes may not run at the same time.
+    /// Returns true if a step with this change must not run at the same time as one with the change `other`.
     fn disturbs(self, other: KernelChange) -> bool {
         self != other || self == KernelChange::Several
     }
 }
 
 impl StepNeed {
-    /// The need of most steps: one place, concurrently with other steps.
+    /// The need of most steps: one place to run, and other steps may run at the same time.
     pub const PLACE: StepNeed = StepNeed { places: 1, is_alone: false, kernel: None };
     /// The need of a step that keeps the processors busy: two places.
     pub const BUSY: StepNeed = StepNeed { places: 2, ..StepNeed::PLACE };
     /// The need of a step that measures times: no other step runs at the same time.
     pub const MACHINE: StepNeed = StepNeed { is_alone: true, ..StepNeed::PLACE };
 
-    /// Returns the same need for a step that also changes kernel state.
+    /// Returns the same need for a step that also makes this change to kernel state.
     pub const fn changing(self, kernel: KernelChange) -> StepNeed {
         StepNeed { kernel: Some(kernel), ..self }
     }
@@ -69,7 +69,7 @@ pub struct SideStepResult {
 }
 
 pub enum SideStepEvent {
-    /// The step with this name has begun.
+    /// The step with this name has started.
     Begun(String),
     Ended(EndedSideStep),
 }
@@ -83,7 +83,7 @@ pub struct EndedSideStep {
 }
 
 impl SideStep {
-    /// Makes a step that takes one place, as most steps do.
+    /// Creates a step that takes one of the places for concurrent steps, as most steps do.
     pub fn new(name: &str, run: impl FnOnce() -> SideStepResult + Send + 'static) -> SideStep {
         SideStep { name: name.to_owned(), need: StepNeed::PLACE, run: Box::new(run) }
     }

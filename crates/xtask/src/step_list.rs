@@ -29,12 +29,12 @@ struct ListedStep<'a> {
 }
 
 impl<'a> StepList<'a> {
-    /// Adds a step that takes one place, as most steps do.
+    /// Adds a step that takes one of the places for concurrent steps, as most steps do.
     pub fn add(&mut self, name: &str, run: impl FnOnce() -> Result<StepTally> + 'a) {
         self.add_with(StepNeed::PLACE, name, run);
     }
 
-    /// Adds a step with other needs than one place.
+    /// Adds a step that needs more than one place, or that must run alone.
     pub fn add_with(
         &mut self,
         need: StepNeed,
@@ -53,7 +53,7 @@ impl<'a> StepList<'a> {
         self.steps.iter().map(|step| step.name.as_str())
     }
 
-    /// Runs the steps in this process, one after the other.
+    /// Runs the steps one after the other in this process.
     pub fn run_here(self, steps: &mut Steps) {
         self.left_out.into_iter().for_each(|what| steps.leave_out(what));
         for step in self.steps {

@@ -11,7 +11,7 @@ pub use crate::tally::StepTally;
 /// Number of steps in the list of the longest steps.
 const LISTED_STEPS: usize = 10;
 
-/// The steps of one run of `cargo xtask`.
+/// The steps of one run of `cargo xtask`, with their results.
 pub struct Steps {
     begun: Instant,
     filter: Option<String>,
@@ -32,7 +32,7 @@ impl Steps {
         self.add(name, took, StepTally::one());
     }
 
-    /// Returns true if the filter lets a step with this name run.
+    /// Returns true if the filter on the command line selects the step `name`.
     pub fn wanted(&self, name: &str) -> bool {
         self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
@@ -103,7 +103,7 @@ impl Steps {
         }
     }
 
-    /// Records something that this run does not test. `finish` prints it.
+    /// Records a thing that this run does not test, for the list that `finish` prints.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
     }

@@ -40,7 +40,7 @@ pub struct SuiteOptions {
     /// Run the steps with the release build of the program instead of the build in the profile of
     /// the tests.
     pub release: bool,
-    /// Run only steps whose name contains this text.
+    /// Run only the steps whose name contains this text; `None` for all steps.
     pub filter: Option<String>,
     /// Number of points that the crash simulator tries; None leaves it at the simulator's default.
     pub crash_points: Option<u64>,
@@ -63,10 +63,10 @@ pub struct SuiteOptions {
 /// The step that makes sure that the foreign tools are installed.
 const PACKAGES: &str = "interop: packages";
 
-/// The step that compiles the tests, and the program in the same profile.
+/// Name of the step that compiles the tests, and the program in the same profile.
 const BUILD: &str = "build: tests";
 
-/// Environment variable with the number of seconds that compiling xtask took. `.ci/run` sets it.
+/// Environment variable with the seconds that compiling xtask has taken. `.ci/run` sets it.
 const BUILD_SECONDS: &str = "XTASK_BUILD_SECONDS";
 
 /// Number of places for concurrent steps per processor. It is more than one, since most steps wait
@@ -129,7 +129,7 @@ pub fn run_step(
     let mut list = StepList::default();
     check::steps(&mut list);
     message_rules::steps(&mut list);
-    // A step is only requested if its tools are there.
+    // The caller requests a step only if the tools for it are installed.
     program_steps(&mut list, program.unwrap_or(Path::new("")), wanted, true);
     list.run_for_another(name, result)
 }

@@ -1,14 +1,14 @@
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// The counts of one step, and the text that the table prints for it.
+/// The numbers of passed and failed cases of one step, and a note for the table of results.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepTally {
     pub passed: u64,
     pub failed: u64,
     /// The text in the step's row of the table of results.
     pub note: String,
-    /// Things that the step did not test, one line each.
+    /// The things that the step did not test, each in one line.
     pub left_out: Vec<String>,
 }
 
@@ -18,7 +18,7 @@ impl StepTally {
         StepTally { passed: 1, ..StepTally::default() }
     }
 
-    /// Returns the result of a step that failed before it could count its cases.
+    /// Returns the result of a step that failed with `error` before it could count its cases.
     pub fn of_error(error: &anyhow::Error) -> StepTally {
         let note = first_line(&format!("{error:#}"));
         StepTally { failed: 1, ..StepTally::default() }.with_note(note)
@@ -30,7 +30,7 @@ impl StepTally {
         self
     }
 
-    /// Counts one more case, as passed if `held` is true.
+    /// Counts another case, which has passed if `held` is true.
     pub fn count(&mut self, held: bool) {
         *(if held { &mut self.passed } else { &mut self.failed }) += 1;
     }

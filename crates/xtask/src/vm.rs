@@ -30,15 +30,15 @@ pub struct VmTestOptions {
     pub scenarios: Vec<String>,
     /// Run every part of a scenario, also the parts that take long.
     pub all: bool,
-    /// Make the machine again, from the current packages.
+    /// Build the image of the virtual machine again, from the current packages.
     pub fresh: bool,
     /// Keep the files of each scenario after the run.
     pub keep: bool,
-    /// The program to test; None builds it in the debug profile.
+    /// The program to test; `None` to build it in the debug profile.
     pub program: Option<PathBuf>,
-    /// Write a page with the results to this file.
+    /// The file to which a page with the results is written.
     pub markdown: Option<PathBuf>,
-    /// Write the measurements to this file, as JSON.
+    /// The file to which the measurements are written as JSON.
     pub figures: Option<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ pub struct Played {
     pub name: &'static str,
     /// Describes for the output what the scenario shows.
     pub shows: &'static str,
-    /// Time from the boot of the machine to the end of the scenario.
+    /// Time from the boot of the virtual machine to the end of the scenario.
     pub took: Duration,
     /// Release of the kernel in the machine, if a machine booted.
     pub release: Option<String>,
@@ -55,11 +55,11 @@ pub struct Played {
     /// Steps that were not run, each with the reason.
     pub not_run: Vec<(String, String)>,
     pub figures: Vec<VmScenarioFigure>,
-    /// The error that ended the scenario, if it failed.
+    /// The error with which the scenario has failed; `None` if it has passed.
     pub failed: Option<String>,
 }
 
-/// Prints the names of the scenarios and what they show.
+/// Prints the names of all scenarios, and what each one shows.
 pub fn list() {
     let rows = scenario::SCENARIOS.iter();
     let rows = rows.map(|scenario| vec![scenario.name.to_owned(), scenario.shows.to_owned()]);

@@ -14,9 +14,9 @@ use crate::check::type_names;
 
 /// An upper bound on one property of the source, such as the lines of a file.
 struct SourceBound {
-    /// The section of `exceptions.toml` with the exceptions from this bound.
+    /// The section of `exceptions.toml` that lists the permitted exceptions from this bound.
     key: &'static str,
-    /// The measured property, as the output of the check names it.
+    /// The measured property (such as the lines of a file), as the check prints it.
     what: &'static str,
     bound: usize,
     /// The kinds of items that may exceed the bound permanently.
@@ -26,9 +26,9 @@ struct SourceBound {
 /// A kind of items that may exceed a bound permanently. The list of exceptions gives a reason for
 /// each item.
 struct ExemptionKind {
-    /// The section of `exceptions.toml` that lists the items of this kind.
+    /// The section of `exceptions.toml` that lists the exempt items of this kind.
     section: &'static str,
-    /// At most this many items may be exempt.
+    /// Maximum number of items that may be exempt.
     most: usize,
 }
 
@@ -38,7 +38,7 @@ const SETTINGS: ExemptionKind = ExemptionKind { section: "settings", most: usize
 /// Structs with the fields of a record that is defined elsewhere: on disk, on the wire or in the kernel.
 const RECORDS: ExemptionKind = ExemptionKind { section: "records", most: usize::MAX };
 
-/// Functions whose body is one table.
+/// Functions whose body is a single table, which may exceed the bound on lines.
 const TABLES: ExemptionKind = ExemptionKind { section: "tables", most: 5 };
 
 /// Type names that several crates use by convention, each for one type of its own.
@@ -90,7 +90,7 @@ const REPEATED_TYPE_NAMES: SourceBound = SourceBound {
     exempt: &[],
 };
 
-/// A bound, and the measured value of each item to which it applies.
+/// A bound on the source, with the measured value of each item to which it applies.
 type BoundMeasurements = (&'static SourceBound, Vec<(String, usize)>);
 
 /// Checks the source against the bounds and the list of exceptions.
@@ -171,12 +171,12 @@ fn exceeding<'a>(
         .map(|(name, value)| (name, *value))
 }
 
-/// Returns the names of the items that are exempt from this bound.
+/// Returns the names of the items to which this bound does not apply.
 fn exempt(rule: &SourceBound, listed: &Exceptions) -> BTreeSet<String> {
     rule.exempt.iter().flat_map(|kind| listed.exempt(kind.section)).cloned().collect()
 }
 
-/// Returns one line of the table that the check prints.
+/// Returns the line for this bound in the table that the check prints.
 fn summary(rule: &'static SourceBound, values: &[(String, usize)], listed: &Exceptions) -> String {
     let most = values.iter().map(|(_, value)| *value).max().unwrap_or(0);
     let count = exceeding(rule, values, listed).count();
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
     use crate::check::tree::tree_of;
 
-    /// Returns the violations in these files for an empty list of exceptions.
+    /// Returns the violations of all bounds in these files, without any exceptions.
     fn violations_of(sources: &[(&str, &str)]) -> Vec<String> {
         all_violations(&measure(&tree_of(sources)), &Exceptions::default())
     }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use crate::check::exceptions::git;
 
-/// The last commit whose subject is not checked. The rule was introduced after it.
+/// The last commit before the rule on subjects was introduced. Only later commits are checked.
 const RULE_SINCE: &str = "5039d61";
 
 const MOST_CHARACTERS: usize = 72;

@@ -14,7 +14,7 @@ const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 /// repository.
 const CHECK_LIMIT: Duration = Duration::from_secs(120);
 
-/// Checks licences, bans and sources. This needs no network once the crates are downloaded.
+/// Checks the licences, bans and sources of all dependencies. Needs no network once they are downloaded.
 pub fn licences() -> Result<String> {
     install()?;
     let finished = deny(&[], &["licenses", "bans", "sources"])?;

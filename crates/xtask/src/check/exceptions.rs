@@ -13,7 +13,7 @@ use toml::Value;
 /// The path of the list below the root of the workspace.
 pub const FILE: &str = "crates/xtask/exceptions.toml";
 
-/// Time limit of one git command. It reads a few files of the history.
+/// Time limit of a git command, which reads a few files of the history.
 const GIT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The contents of [`FILE`]: all items that may exceed a bound. A section of the file has either
@@ -78,7 +78,7 @@ impl Exceptions {
         self.permitted.keys().chain(self.exempt.keys())
     }
 
-    /// Returns the exceptions from one bound: each item with its measured value.
+    /// Returns the permitted exceptions from the bound `rule`: each item with its measured value.
     pub fn of(&self, rule: &str) -> BTreeMap<String, usize> {
         self.permitted.get(rule).cloned().unwrap_or_default()
     }
@@ -87,7 +87,7 @@ impl Exceptions {
         self.permitted.insert(rule.to_owned(), values);
     }
 
-    /// Returns the items with an exemption of this kind.
+    /// Returns the items that are exempt for the reason `kind`.
     pub fn exempt(&self, kind: &str) -> impl Iterator<Item = &String> {
         self.exempt.get(kind).into_iter().flat_map(BTreeMap::keys)
     }
@@ -134,7 +134,7 @@ pub fn check_history(root: &Path, now: &Exceptions) -> Result<usize> {
     Ok(commits.len())
 }
 
-/// Runs git in the workspace and returns its output.
+/// Runs git in the workspace, and returns its output.
 pub fn git(root: &Path, arguments: &[&str]) -> Result<String> {
     let finished = program::run(Command::new("git").current_dir(root).args(arguments), GIT_LIMIT)?;
     ensure!(finished.success(), "git {} {}", arguments.join(" "), finished.ending());

@@ -64,7 +64,7 @@ struct Arrow {
     tests_only: bool,
 }
 
-/// Reads the dependencies of the workspace from cargo and checks each of them.
+/// Reads the dependencies between the crates from cargo, and checks them against the layers in ARCHITECTURE.md.
 pub fn check() -> Result<String> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version", "1", "--offline"]);

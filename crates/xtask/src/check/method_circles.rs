@@ -24,7 +24,7 @@ use crate::check::tree::{SourceFile, SourceTree, is_test_only};
 /// Files that need each other: each calls methods of one type that are defined in the next.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Circle {
-    /// The crate and the type, such as `crates/cache Shared`.
+    /// The crate and the type whose methods form the circle, such as `crates/cache Shared`.
     pub name: String,
     pub files: Vec<String>,
     /// The calls between files of the circle, as `file: caller -> file: method`.
@@ -115,7 +115,7 @@ fn strongly_connected<'a>(
     sets
 }
 
-/// A function with a body, and the types of which it is a method.
+/// A function with its body, and the types to which it belongs as a method.
 struct Body<'a> {
     file: &'a SourceFile,
     /// The types whose method this is: the type of the `impl` block or, of a free function, the types that it takes.
@@ -126,7 +126,7 @@ struct Body<'a> {
     block: &'a Block,
 }
 
-/// Returns the functions of a file, without those of tests.
+/// Returns all functions of a file, except those of its tests.
 fn bodies<'a>(file: &'a SourceFile, known: &CrateTypeIndex) -> Vec<Body<'a>> {
     let mut found = vec![];
     add_bodies(file, known, &file.syntax.items, &mut found);
@@ -208,7 +208,7 @@ impl Body<'_> {
     }
 }
 
-/// Visits a body in its order, binds variables and collects calls.
+/// Visits the statements of a function in order, records the types of variables, and collects method calls.
 struct MethodCallVisitor<'a> {
     scope: FunctionScope<'a>,
     found: BTreeSet<MethodCall>,

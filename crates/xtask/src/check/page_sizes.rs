@@ -17,7 +17,7 @@ const PROSE_WORDS: usize = 27_170;
 /// and attacks, which tests compare with the code.
 const TABLE_WORDS: usize = 14_830;
 
-/// Upper bound on the words of one list item.
+/// Maximum number of words in a list item of a page.
 const ITEM_WORDS: usize = 40;
 
 /// Upper bound on the characters of a line. Rows of tables, code, and a line that is a single link

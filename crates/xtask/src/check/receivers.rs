@@ -80,7 +80,7 @@ pub struct CrateTypeIndex {
     fields: BTreeMap<(String, String), String>,
     /// The file and the type of the result of each method, by type and method.
     methods: BTreeMap<(String, String), (String, Option<String>)>,
-    /// The types that have a method of this name.
+    /// For each method name, the types that have such a method.
     owners: BTreeMap<String, BTreeSet<String>>,
     /// The free functions of each name.
     functions: BTreeMap<String, Vec<Function>>,
@@ -96,7 +96,7 @@ pub struct Function {
 }
 
 impl CrateTypeIndex {
-    /// Collects the types of a crate and the types of their fields.
+    /// Collects the types that a crate defines, and the types of their fields.
     pub fn read(files: &[&SourceFile]) -> CrateTypeIndex {
         let mut known = CrateTypeIndex::default();
         for file in files {
@@ -173,7 +173,7 @@ impl CrateTypeIndex {
         self.methods.insert((owner.to_owned(), name), (file.to_owned(), result));
     }
 
-    /// Adds a free function with parameters of these types.
+    /// Adds a free function whose parameters have the types `takes`.
     pub fn add_function(&mut self, takes: &[String], signature: &Signature, file: &str) {
         let result = self.result(signature, file);
         let function = Function { file: file.to_owned(), takes: takes.to_vec(), result };
@@ -186,7 +186,7 @@ impl CrateTypeIndex {
         Some(self.identify(&name, file).unwrap_or(name))
     }
 
-    /// Returns the file that defines this method.
+    /// Returns the file that defines method `method` of type `owner`.
     pub fn file_of(&self, owner: &str, method: &str) -> Option<&str> {
         self.methods.get(&(owner.to_owned(), method.to_owned())).map(|(file, _)| file.as_str())
     }
@@ -317,7 +317,7 @@ impl<'a> FunctionScope<'a> {
         }
     }
 
-    /// Returns the type of an expression, if it can be found.
+    /// Returns the type of an expression; `None` if it cannot be determined.
     pub fn type_of(&self, expression: &Expr) -> Option<String> {
         match expression {
             Expr::Path(path) => {

@@ -10,7 +10,7 @@ pub fn code(text: &str) -> Result<String> {
     ClassifiedSource::read(text)?.code()
 }
 
-/// A source file with the class of each of its bytes.
+/// The text of a source file, with the class of each byte: code, comment or string.
 pub struct ClassifiedSource<'a> {
     text: &'a str,
     classes: Vec<Class>,
@@ -54,7 +54,7 @@ impl<'a> ClassifiedSource<'a> {
         Self::numbered(self.lines().map(of_line))
     }
 
-    /// Returns the lines with the classes of their bytes.
+    /// Returns the lines of the file, each with the classes of its bytes.
     fn lines(&self) -> impl Iterator<Item = (&str, &[Class])> {
         let mut start = 0;
         self.text.split_inclusive('\n').map(move |line| {
@@ -64,7 +64,7 @@ impl<'a> ClassifiedSource<'a> {
         })
     }
 
-    /// Numbers the lines from 1, and leaves out the empty ones.
+    /// Numbers the lines from 1 on, and omits empty lines.
     fn numbered(lines: impl Iterator<Item = String>) -> Vec<(usize, String)> {
         let numbered = lines.enumerate().map(|(n, line)| (n + 1, line));
         numbered.filter(|(_, line)| !line.is_empty()).collect()

@@ -55,7 +55,7 @@ pub const PLACES: &[SyncCallSite] = &[
     place(26, "forebay/src/object/transfer.rs", "a file that `forebay object get` has written"),
 ];
 
-/// Identifiers that occur only in calls that make something stable.
+/// Identifiers that occur only in calls which make data or names stable.
 const NAMES: [&str; 17] = [
     "DSYNC",
     "O_DSYNC",

@@ -1,4 +1,4 @@
-//! Refuses marks of unfinished work and paths of one developer's machine in any file.
+//! Refuses marks of unfinished work, and paths of a developer's machine, in all files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::check::source::ClassifiedSource;
 
-/// Macros that mark unfinished work.
+/// Macros whose use marks unfinished work.
 const MACROS: &[&str] = &["todo!", "unimplemented!", "dbg!"];
 
 /// Marks of unfinished work in comments. Each is written in two parts, so that this file passes its

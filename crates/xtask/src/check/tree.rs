@@ -9,9 +9,9 @@ use syn::{Attribute, Item, Meta};
 
 use crate::check::text;
 
-/// A source file: its place in the workspace, and its parsed text.
+/// A source file: its path in the workspace, and its parsed text.
 pub struct SourceFile {
-    /// The folder of the crate, such as `crates/cache`.
+    /// Folder of the crate that contains the file, such as `crates/cache`.
     pub krate: String,
     /// The path below the root of the workspace.
     pub path: String,
@@ -21,12 +21,12 @@ pub struct SourceFile {
     pub syntax: syn::File,
 }
 
-/// All source files, in the order of their paths.
+/// All source files of the workspace, sorted by path.
 pub struct SourceTree {
     pub files: Vec<SourceFile>,
 }
 
-/// The folders with source files.
+/// The folders of the workspace that contain source files.
 const FOLDERS: [&str; 2] = ["crates", "fuzz"];
 
 impl SourceTree {
@@ -65,7 +65,7 @@ impl SourceTree {
         Ok(SourceTree { files })
     }
 
-    /// Returns the files of the program itself, without those that only tests compile.
+    /// Returns the source files of the program, without those that are compiled only for tests.
     pub fn program(&self) -> impl Iterator<Item = &SourceFile> {
         self.files.iter().filter(|file| !file.is_test)
     }

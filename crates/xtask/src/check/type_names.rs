@@ -1,4 +1,4 @@
-//! Counts how many types of the program have the same name.
+//! Counts the types of the program that share a name with another type.
 
 use std::collections::BTreeMap;
 

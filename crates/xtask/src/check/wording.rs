@@ -16,7 +16,7 @@ use crate::check::text;
 /// The path of the file with the phrases.
 const LIST: &str = "crates/xtask/phrases.toml";
 
-/// Doc comments with at most this many words say no more than the name.
+/// A doc comment with at most this number of words only repeats the name.
 const SHORT_WORDS: usize = 3;
 
 /// Upper bound on the number of doc comments with at most [`SHORT_WORDS`] words.
@@ -25,7 +25,7 @@ const SHORT_COMMENTS: usize = 150;
 /// Words with which a sentence without a subject begins.
 const OPENINGS: [&str; 8] = ["What", "Of", "Who", "It", "Its", "Nothing", "So", "That"];
 
-/// Upper bound on the number of doc comments that begin with one of [`OPENINGS`].
+/// Maximum number of doc comments that begin with one of [`OPENINGS`].
 const OPENED_COMMENTS: usize = 150;
 
 /// A phrase that the project does not use.
@@ -48,10 +48,10 @@ struct ListedPhrase {
     instead: String,
 }
 
-/// A piece of text with the number of its line, from 1.
+/// A piece of text, with the number of its line from 1 on.
 type Numbered = (usize, String);
 
-/// Numbers of doc comments: all, the short ones, and those with one of [`OPENINGS`].
+/// Numbers of doc comments: all of them, the short ones, and those that begin with one of [`OPENINGS`].
 #[derive(Debug, Default, PartialEq, Eq)]
 struct CommentCounts {
     all: usize,

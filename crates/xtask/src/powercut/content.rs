@@ -11,10 +11,10 @@ pub const SECTOR: usize = 512;
 /// Granularity of holes in a file, in bytes.
 pub const PAGE: usize = 4096;
 
-/// The bytes of one file: current, stable, and the versions in between.
+/// The bytes of a file: the current ones, the stable ones, and all versions in between.
 #[derive(Clone, Debug, Default)]
 pub struct FaultFsContent {
-    /// The bytes that a read returns now.
+    /// The current bytes, which a read returns.
     now: Vec<u8>,
     /// The bytes that a power cut cannot undo.
     stable: Vec<u8>,
@@ -22,7 +22,7 @@ pub struct FaultFsContent {
     unsynced: BTreeMap<u64, Vec<UnsyncedSector>>,
     /// Sizes of the file that are newer than the length of `stable`, oldest first.
     sizes: Vec<UnsyncedFileSize>,
-    /// Pages with data; all other pages are holes.
+    /// Numbers of the pages that contain data; all other pages are holes.
     pages: BTreeSet<u64>,
 }
 
@@ -61,7 +61,7 @@ impl FaultFsContent {
         (self.pages.len() * PAGE) as u64
     }
 
-    /// Returns the bytes from `offset` on, at most `size` of them.
+    /// Returns at most `size` bytes of the file, from `offset` on.
     pub fn read(&self, offset: usize, size: usize) -> &[u8] {
         let start = offset.min(self.now.len());
         &self.now[start..offset.saturating_add(size).clamp(start, self.now.len())]
@@ -90,7 +90,7 @@ impl FaultFsContent {
         self.remember(operation, offset..end);
     }
 
-    /// Truncates the file, or extends it with a hole.
+    /// Truncates the file to `size` bytes, or extends it with a hole.
     pub fn resize(&mut self, operation: u64, size: usize) {
         let before = self.now.len();
         if size == before {
@@ -106,7 +106,7 @@ impl FaultFsContent {
         self.sizes.push(UnsyncedFileSize { operation, bytes: size, is_append: false });
     }
 
-    /// Zeroes a range. Pages that are completely inside of it become holes.
+    /// Writes zeros to a range of the file. Pages completely within the range become holes.
     pub fn zero(&mut self, operation: u64, range: Range<usize>) {
         let range = range.start.min(self.now.len())..range.end.min(self.now.len());
         self.now[range.clone()].fill(0);
@@ -147,7 +147,7 @@ impl FaultFsContent {
         }
     }
 
-    /// Draws one of the images of the file that a power cut may leave.
+    /// Draws at random one of the states in which a power cut may leave the file.
     pub fn draw(&self, fate: PowerCutFate, chance: &mut Chance) -> FaultFsContent {
         let mut left = self.stable.clone();
         let mut size = left.len();
@@ -184,7 +184,7 @@ impl FaultFsContent {
     }
 }
 
-/// Writes a sector, cut off at the end of the file.
+/// Writes the bytes of a sector into the file image, without extending the image.
 fn put(to: &mut [u8], sector: u64, bytes: &[u8; SECTOR]) {
     let start = sector as usize * SECTOR;
     let end = (start + SECTOR).min(to.len());

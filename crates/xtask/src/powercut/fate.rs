@@ -1,7 +1,7 @@
 //! Decides which unsynced operations survive a power cut.
 use rawclient::stamp;
 
-/// Pseudorandom numbers: one seed always gives one sequence.
+/// A pseudorandom number generator: the same seed always yields the same sequence.
 #[derive(Clone, Debug)]
 pub struct Chance(u64);
 
@@ -30,9 +30,9 @@ impl Chance {
 /// Therefore each of these cases is a separate variant, as in `sim::CrashVolume`.
 #[derive(Clone, Copy, Debug)]
 pub enum PowerCutFate {
-    /// All unsynced operations are lost.
+    /// The power cut loses all unsynced operations.
     Lost,
-    /// All unsynced operations survive.
+    /// The power cut loses none of the unsynced operations.
     Kept,
     /// Operations before this number survive, the one with the number is torn, later ones are lost.
     InOrder(u64),
@@ -40,7 +40,7 @@ pub enum PowerCutFate {
     Reordered(u64),
     /// Each operation survives as a whole or not at all; this seed decides which ones.
     Whole(u64),
-    /// Each sector of each operation survives independently, with this probability in percent.
+    /// Each sector of each unsynced operation survives with this probability in percent, independently of the others.
     Torn(u64),
 }
 

@@ -18,7 +18,7 @@ use crate::powercut::supply::Supply;
 use crate::powercut::system::{FaultFsCore, Honour, System};
 use crate::powercut::tree::FaultFsTree;
 
-/// Returns why the file system cannot be mounted here; `None` if it can.
+/// Returns the reason why this machine cannot mount the file system; `None` if it can.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may mount a file system".to_owned());
@@ -86,7 +86,7 @@ impl Drop for Boot {
     }
 }
 
-/// A mounted file system. Dropping it unmounts it.
+/// A simulated file system that is mounted. Dropping this unmounts it.
 pub struct Mounted {
     core: Arc<FaultFsCore>,
     path: PathBuf,
@@ -98,7 +98,7 @@ pub struct Mounted {
 const THREADS: usize = 2;
 
 impl Mounted {
-    /// Mounts a tree at a path; creates the folder if it is missing.
+    /// Mounts the file system `tree` on the folder `path`, which is created if it does not exist.
     pub fn mount(
         tree: FaultFsTree,
         path: &Path,
@@ -120,7 +120,7 @@ impl Mounted {
         Ok(Mounted { core, path: path.to_owned(), server: Some(server) })
     }
 
-    /// Returns a copy of the tree, while the file system stays mounted.
+    /// Returns a copy of the file system's contents while it stays mounted.
     #[cfg(test)]
     pub fn tree(&self) -> FaultFsTree {
         self.core.tree()

@@ -9,21 +9,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// The state of the simulated power of one machine.
+/// Whether a simulated machine and its disk have power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The machine has power, and its disk serves every call.
+    /// The machine has power, and its disk completes every call.
     On,
-    /// The disk has lost its power and answers no call. The processor still runs.
+    /// The disk has no power and completes no call, but the processes are still running.
     Failing,
-    /// The disk has lost its power, and all processes are killed.
+    /// The disk has no power, and all processes have been killed.
     Off,
     /// All processes are killed; the disk has power and serves every call.
     Killed,
 }
 
 impl Phase {
-    /// Returns true if the disk performs calls and answers them.
+    /// Returns true if the disk performs and completes calls in this phase.
     pub fn has_disk(self) -> bool {
         matches!(self, Phase::On | Phase::Killed)
     }
@@ -36,7 +36,7 @@ impl Phase {
 /// Sends the reply to a FUSE call. Replies are held back while the power fails.
 type HeldFuseReply = Box<dyn FnOnce() + Send>;
 
-/// The state of the simulated power of each machine, by the machine's number.
+/// The power of all simulated machines, indexed by their numbers.
 pub struct Supply {
     state: Mutex<PowerSupplyState>,
     changed: Condvar,
@@ -57,30 +57,30 @@ struct PoweredMachine {
     held: Vec<HeldFuseReply>,
 }
 
-/// A planned failure: when it begins, on which machines, and how.
+/// A planned failure: the moment at which it begins, the machines, and the kind of failure.
 #[derive(Clone, Debug)]
 pub struct Cut {
     /// The number of the operation during which the failure begins.
     pub operation: u64,
-    /// The machines whose processes end.
+    /// Numbers of the machines whose processes the failure ends.
     pub machines: Vec<usize>,
     pub ending: MachineEnding,
 }
 
-/// How the processes of a machine end in a planned failure.
+/// How a planned failure ends the processes of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineEnding {
-    /// The power of the machine fails; its processes end after a lag.
+    /// The power of the machine fails, and its processes run on for a short time (lag).
     Power {
         /// How long the processors keep running after the disks have stopped.
         lag: Duration,
     },
-    /// `kill -9`: the machine keeps running, and its disk keeps all writes.
+    /// The processes are killed (`kill -9`), but the machine keeps running, and its disk keeps all writes.
     Kill,
 }
 
 impl Supply {
-    /// Makes a supply for this number of machines, all with power.
+    /// Creates the power supply of `machines` machines, all of which have power.
     pub fn new(machines: usize) -> Arc<Supply> {
         let machine = || PoweredMachine { phase: Phase::On, processes: vec![], held: vec![] };
         let machines = (0..machines).map(|_| machine()).collect();
@@ -108,12 +108,12 @@ impl Supply {
         state.cut = Some(cut);
     }
 
-    /// Returns true if no cut is armed: it has begun, or none was planned.
+    /// Returns true if no failure is planned any more: it has begun, or there was none.
     pub fn is_cut(&self) -> bool {
         self.lock().cut.is_none()
     }
 
-    /// Begins the armed cut now. Does nothing if it has begun already.
+    /// Begins the planned failure at once, unless it has begun already.
     pub fn cut_now(self: &Arc<Supply>) {
         let mut state = self.lock();
         if let Some(cut) = state.cut.take() {
@@ -140,7 +140,7 @@ impl Supply {
         Ok(())
     }
 
-    /// Restores the power of a machine. After a kill, allows new processes on it.
+    /// Restores the power of a machine, or allows new processes on it after a kill.
     pub fn restore(&self, machine: usize) {
         let mut state = self.lock();
         let machine = &mut state.machines[machine];
@@ -159,7 +159,7 @@ impl Supply {
         state.machines[machine].phase
     }
 
-    /// Returns the state of a machine's power.
+    /// Returns whether a machine and its disk have power.
     pub fn phase(&self, machine: usize) -> Phase {
         self.lock().machines[machine].phase
     }

@@ -21,13 +21,13 @@ use crate::powercut::tree::{self, FaultFsFolder, FaultFsNode, FaultFsTree, Inode
 /// The kind of a sync: the call that makes bytes or names stable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultFsSyncKind {
-    /// An fsync of a file.
+    /// The program calls fsync on a file.
     File,
     /// An fdatasync of a file, or an msync of a mapping.
     Data,
-    /// The end of a write with O_DSYNC, O_SYNC or RWF_DSYNC.
+    /// The program has written with O_DSYNC, O_SYNC or RWF_DSYNC.
     Write,
-    /// An fsync of a folder.
+    /// The program calls fsync on a folder.
     Names,
 }
 
@@ -38,9 +38,9 @@ pub struct FaultFsSync {
     pub kind: FaultFsSyncKind,
     /// The path of the file or folder in this file system, with a slash before each name.
     pub path: String,
-    /// Number of earlier syncs of this kind since the file was opened last.
+    /// Number of syncs of the same kind since the file was last opened.
     pub since_opened: u64,
-    /// The stable size of the file before this sync; 0 for a folder.
+    /// Size in bytes of the file's stable content before this sync; 0 for a folder.
     pub stable_bytes: usize,
 }
 
@@ -57,7 +57,7 @@ pub struct FaultFsCore {
     honour: Honour,
 }
 
-/// The number of a write, and the bytes of the file that it covers.
+/// The number of a write, and the range of bytes in the file that it has written.
 type UnsyncedWrite = (u64, Range<usize>);
 
 struct FaultFsState {
@@ -65,7 +65,7 @@ struct FaultFsState {
     /// Writes with O_DSYNC that wait for their fsync, by thread and inode. After such a write the kernel sends
     /// an fsync from the thread that wrote (`generic_write_sync`).
     stable_writes: BTreeMap<(u32, u64), Vec<UnsyncedWrite>>,
-    /// Number of syncs of each inode since it was opened last, by kind.
+    /// For each inode and kind of sync, the number of syncs since the file was last opened.
     syncs: HashMap<(u64, FaultFsSyncKind), u64>,
 }
 
@@ -104,7 +104,7 @@ impl FaultFsCore {
         self.answer(phase, outcome, answer);
     }
 
-    /// Performs a sync if there is power, and answers the call.
+    /// Performs a sync if the disk has power, and answers the call.
     fn sync(
         &self,
         sync: impl FnOnce(&mut FaultFsState) -> Result<(), tree::FaultFsErrno>,
@@ -150,8 +150,7 @@ const KEPT: Duration = Duration::from_secs(3600);
 
 impl Filesystem for System {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // FUSE_WRITEBACK_CACHE stays off, so that this process receives every write before write(2)
-        // returns.
+        // Leave FUSE_WRITEBACK_CACHE off, so that this process receives each write before write(2) returns.
         let _ = config.set_max_write(1 << 20);
         Ok(())
     }

@@ -22,7 +22,7 @@ use super::{FaultFsTree, Honour, Mounted, missing, private_namespace};
 /// sectors.
 const DRAWS: u64 = 300;
 
-/// A mounted file system with its simulated power and its mount point.
+/// A mounted file system, with its simulated power supply and its mount point.
 struct Bench {
     mounted: Mounted,
     supply: Arc<Supply>,
@@ -89,7 +89,7 @@ impl Bench {
     }
 }
 
-/// Returns the bytes of a file, or `None` if there is no such file.
+/// Returns the bytes of the file `name`; `None` if the file does not exist.
 fn bytes(tree: &FaultFsTree, name: &str) -> Option<Vec<u8>> {
     let content = tree.file(tree.lookup(ROOT, OsStr::new(name)).ok()?).expect("a file");
     Some(content.read(0, content.len()).to_vec())
@@ -331,7 +331,7 @@ fn a_kill_leaves_all_written_data_and_the_disk_stays_usable() {
     let written = fs::read_to_string(bench.path("f")).expect("the disk has power");
     assert!(written.starts_with("1\n2\n"), "{written}");
     fs::write(bench.path("g"), "after the kill").expect("the disk has power");
-    // A later power cut can still lose the unsynced writes of the killed process.
+    // A power cut after the kill can still lose the unsynced writes of the killed process.
     assert!(outcomes(&bench.end(), "f").len() > 1);
 }
 

@@ -39,7 +39,7 @@ pub enum FaultFsNode {
 pub struct FaultFsFolder {
     names: BTreeMap<OsString, u64>,
     stable: BTreeMap<OsString, u64>,
-    /// Changes that `stable` does not contain yet, oldest first.
+    /// Changes of names that are not in `stable` yet, oldest first.
     unsynced: Vec<FaultFsNameChange>,
 }
 
@@ -92,7 +92,7 @@ impl FaultFsTree {
         }
     }
 
-    /// Counts an operation and returns its number.
+    /// Counts another operation on the file system, and returns its number.
     pub fn next_operation(&mut self) -> u64 {
         self.operations += 1;
         self.operations
@@ -102,13 +102,13 @@ impl FaultFsTree {
         self.folder(folder)?.names.get(name).copied().ok_or(libc::ENOENT)
     }
 
-    /// Returns the names in a folder, sorted, with their inodes.
+    /// Returns the names in a folder with their inode numbers, sorted by name.
     pub fn names(&self, folder: u64) -> Result<Vec<(OsString, u64)>, FaultFsErrno> {
         let names = &self.folder(folder)?.names;
         Ok(names.iter().map(|(name, ino)| (name.clone(), *ino)).collect())
     }
 
-    /// Adds a file or folder; the name must not exist yet.
+    /// Adds a file or folder under a name that must not exist yet.
     pub fn create(&mut self, folder: u64, name: &OsStr, inode: Inode) -> Result<u64, FaultFsErrno> {
         if self.folder(folder)?.names.contains_key(name) {
             return Err(libc::EEXIST);

@@ -20,13 +20,13 @@ const NAME: &str = "iqn.2026-11.forebay.test:attach";
 /// Time limit of e2fsck for half a gigabyte.
 const CHECK_LIMIT: Duration = Duration::from_secs(60);
 
-/// After the kill, every pending request must fail within this time.
+/// Time limit within which every pending request must fail after the kill.
 const ERROR_LIMIT: Duration = Duration::from_secs(30);
 
-/// Number of kills under load.
+/// Number of times that the serving process is killed under load.
 const KILLS: usize = 4;
 
-/// The modes of the loop device: name, and the options that select it.
+/// The modes of the loop device: the name of each, and its command line options.
 const MODES: [(&str, &[&str]); 2] = [("direct I/O", &[]), ("no direct I/O", &["--no-direct-io"])];
 
 /// Adds all steps if this machine can attach volumes. Steps with file systems mount them in the
@@ -77,7 +77,7 @@ impl AttachSuiteSite {
         self.folder.path().join("mnt").display().to_string()
     }
 
-    /// Attaches the volume with a file system on it.
+    /// Attaches the volume, and makes and mounts a file system on it.
     fn attach_mounted(&self, program: &Path, mode: &[&str]) -> Result<AttachedTestDevice> {
         let mount = self.mount();
         let mounted = ["--mkfs", "ext4", "--mount", &mount];
@@ -95,7 +95,7 @@ impl AttachSuiteSite {
 }
 
 impl Drop for AttachSuiteSite {
-    /// Unmounts the file system in case a failed test left it mounted.
+    /// Unmounts the file system, which a failed test may have left mounted.
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(self.mount(), rustix::mount::UnmountFlags::DETACH);
     }

@@ -20,14 +20,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Time limit of tests that overwrite a whole unit; one of them then sleeps for 60 s.
 const LONG_LIMIT: Duration = Duration::from_secs(150);
 
-/// The result of one test of iscsi-test-cu.
+/// The result of a single test of iscsi-test-cu.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LibiscsiTestOutcome {
     Passed,
-    /// The test needs something that the unit does not report as supported.
+    /// The test was skipped, because it needs a feature that the unit does not report.
     Skipped,
     Failed,
-    /// The test did not end within its time limit.
+    /// The test has not ended within its time limit.
     Hung,
     /// The tool was ended by a signal during the test.
     Crashed,
@@ -141,7 +141,7 @@ pub fn run(units: &Units) -> Result<StepTally> {
 /// The outcome of each test, with the set-up that decides which outcome is expected.
 type Outcomes = BTreeMap<(Setup, String), LibiscsiTestOutcome>;
 
-/// Runs tests from the shared list on one unit until the list is empty.
+/// Runs tests from a list that all workers share on one unit, until the list is empty.
 fn work(
     tests: &[(Setup, String)],
     next: &AtomicUsize,

@@ -18,7 +18,7 @@ use rawclient::{
 use crate::steps::StepTally;
 use crate::suite::site::{SuiteSite, SuiteSitePlan, Victim};
 
-/// Logical blocks in a block of 4 KiB, and their size in bytes.
+/// Number of logical blocks in a block of 4 KiB.
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
 const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 16, bytes: 4096, keep: true };
@@ -60,7 +60,7 @@ pub fn rounds(program: &Path, rounds: u32) -> Result<StepTally> {
     Ok(tally.with_note(format!("{turns} turns; the node alone was behind by {behind} of them")))
 }
 
-/// The newest state that the gateway has acknowledged. It must survive the kill.
+/// The newest state that the gateway has acknowledged, which must survive the kill of its process.
 struct AcknowledgedCounter {
     /// The highest counter value whose write was acknowledged.
     counter: u64,

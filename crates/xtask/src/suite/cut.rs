@@ -45,7 +45,7 @@ const LONGEST: Duration = Duration::from_millis(250);
 /// answers. The link has a delay of 4 ms.
 const IN_FLIGHT: Duration = Duration::from_millis(500);
 
-/// Run time of the load before the cut, and again after it.
+/// Duration of the load before the link is cut, and again after that.
 const AROUND: Duration = Duration::from_secs(3);
 
 /// Runs the load, with the link cut for the time `cut` in the middle. The note has the median and
@@ -150,7 +150,7 @@ impl LinkCutBlocks {
         LinkCutBlocks { held: vec![0; BLOCKS as usize], random: 60, version: 0 }
     }
 
-    /// Writes every block once.
+    /// Writes each block once.
     fn fill(&mut self, login: &ClientLogin) -> Result<()> {
         let mut work = LinkCutWorkload::new(self, LinkCutLoadKind::Fill(0));
         work.on(login)
@@ -178,7 +178,7 @@ impl LinkCutBlocks {
         Ok((waits, last.dirty))
     }
 
-    /// Reads every block and checks its version.
+    /// Reads each block, and checks that it holds an allowed version.
     fn verify(&mut self, login: &ClientLogin) -> Result<()> {
         let mut work = LinkCutWorkload::new(self, LinkCutLoadKind::Read(0));
         work.on(login)
@@ -186,11 +186,11 @@ impl LinkCutBlocks {
 }
 
 enum LinkCutLoadKind {
-    /// Writes all blocks, starting with this one.
+    /// Writes all blocks in ascending order, from this block on.
     Fill(u64),
-    /// Reads all blocks, starting with this one.
+    /// Reads all blocks in ascending order, from this block on.
     Read(u64),
-    /// Reads and writes blocks at random until this time.
+    /// Reads and writes random blocks until this time.
     Mixed(Instant),
 }
 

@@ -132,7 +132,7 @@ fn suite_unit(setup: Setup) -> (&'static str, &'static str) {
         Setup::Encrypted => {
             (REMOVABLE, ", { encrypt = { key = \"volume.key\", secret_file = \"volume.secret\" } }")
         }
-        // With this delay, a SANITIZE of all 1,023 MiB takes ten seconds.
+        // This delay makes a SANITIZE of the whole unit (1,023 MiB) take ten seconds.
         Setup::Slow => (REMOVABLE, ", { delay = { write = \"10ms\" } }"),
         Setup::Physical | Setup::Default => ("", ""),
         Setup::ReadOnly => ("", ", \"read-only\""),

@@ -20,7 +20,7 @@ use crate::suite::site::{SuiteSite, SuiteSitePlan, Victim};
 /// Number of blocks of 4 KiB that are written to: 16 MiB.
 const BLOCKS: u64 = 4096;
 
-/// Logical blocks in a block of 4 KiB, and their size in bytes.
+/// Number of logical blocks in a block of 4 KiB.
 const SECTORS: u16 = 8;
 const SECTOR: u32 = 512;
 
@@ -30,10 +30,10 @@ const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 16, bytes: 409
 /// Number of writes before the kill. By then the log has dirty data, and the gateway destages.
 const WRITES: u64 = 1500;
 
-/// The load sends a flush after this many writes.
+/// After this number of writes, the load sends a flush.
 const FLUSH_EVERY: u64 = 64;
 
-/// The processes to kill, one entry for each round.
+/// The processes that are killed, in one entry for each round.
 const VICTIMS: [Victim; 4] = [Victim::Gateway, Victim::Node, Victim::Gateway, Victim::Both];
 
 /// Runs the rounds with this value of the setting `report`. Each round is a case; the check of the
@@ -147,7 +147,7 @@ impl KillRoundLedger {
         }
     }
 
-    /// Reads every block and checks its content.
+    /// Reads each block, and checks that its content is allowed after the kills.
     fn verify(&mut self, session: &mut ClientSession) -> Result<()> {
         let mut reader = KillRoundReader { ledger: self, next: 0, left: BLOCKS, wrong: vec![] };
         session.run(&mut reader)?;
@@ -191,7 +191,7 @@ struct Writer<'a, 'b> {
     wrong: Option<String>,
 }
 
-/// The command number of a flush. A write has the number of its block.
+/// Number of a flush command; the number of a write is that of its block.
 const FLUSH: u64 = u64::MAX;
 
 /// The statuses BUSY and TASK SET FULL: the command was not carried out, which is no error (SAM-5,
@@ -234,7 +234,7 @@ impl ClientWorkload for Writer<'_, '_> {
     }
 }
 
-/// The workload that reads every block once and checks it.
+/// A workload that reads each block once and checks its content.
 struct KillRoundReader<'a> {
     ledger: &'a mut KillRoundLedger,
     next: u64,

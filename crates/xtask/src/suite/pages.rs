@@ -15,7 +15,7 @@ use crate::steps::StepTally;
 /// Time limit of a command with `--help`, which only prints text.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A command line of the program, as a documentation page shows it.
+/// A command line of the program, as a page of the documentation shows it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct DocumentedCommand {
     command: String,

@@ -35,7 +35,7 @@ const PAIR_LIMIT: Duration = Duration::from_secs(30);
 /// How long fio has been running when the unit moves.
 const INTO_IT: Duration = Duration::from_millis(1500);
 
-/// Adds all steps if this machine can attach volumes.
+/// Adds all steps of this suite if this machine can attach volumes as block devices.
 pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, rounds: u32) {
     if let Some(why) = device::missing() {
         return list.leave_out(format!("fio over pairs and handovers: {why}"));
@@ -72,7 +72,7 @@ fn failover(program: &Path, rounds: u32, log: PairSuiteLog) -> Result<StepTally>
     site.finish(rounds, longest)
 }
 
-/// Moves the log to the other gateway once in each round.
+/// Moves the log of the unit to the other gateway once in each round.
 fn handover(program: &Path, rounds: u32) -> Result<StepTally> {
     let mut site = PairSuiteSite::start(program, PairSuiteLog::Alone)?;
     let device = site.attach()?;
@@ -100,7 +100,7 @@ fn handover(program: &Path, rounds: u32) -> Result<StepTally> {
     site.finish(rounds, longest)
 }
 
-/// A node, and two gateways that serve the same unit in turn.
+/// A node, and two gateways that take turns in serving the same unit.
 struct PairSuiteSite<'a> {
     program: &'a Path,
     folder: tempfile::TempDir,
@@ -117,7 +117,7 @@ const NAMES: [&str; 2] = ["a", "b"];
 enum PairSuiteLog {
     /// The log of a single gateway, which is handed over.
     Alone,
-    /// The log of a pair, with one mirror leg at each gateway.
+    /// The log of a pair of gateways, mirrored on both of them.
     Paired,
     /// The log of a pair, with an NVRAM in front of each mirror leg.
     PairedWithNvram,
@@ -200,7 +200,7 @@ impl<'a> PairSuiteSite<'a> {
         self.gateways[at].take().context("the gateway is down")?.stop().map(drop)
     }
 
-    /// Attaches the unit with the portals of both gateways.
+    /// Attaches the unit as a block device, through the portals of both gateways.
     fn attach(&self) -> Result<AttachedTestDevice> {
         let [a, b] = self.addresses;
         let url = format!("iscsi://{a},{b}/{GATEWAY}/0");
@@ -273,7 +273,7 @@ fn check(path: &str, round: u32) -> Result<()> {
 }
 
 impl PairFioLoad {
-    /// Starts fio and returns when it has been running for [`INTO_IT`].
+    /// Starts fio, and returns when it has been running for the time [`INTO_IT`].
     fn start(device: &AttachedTestDevice, round: u32) -> Result<PairFioLoad> {
         let report = Said::new()?;
         let job = job(round);

@@ -16,11 +16,11 @@ const SECTOR: usize = 512;
 /// A range at the start of a unit, and the commands that write or read it.
 #[derive(Clone, Copy, Debug)]
 pub struct StampedPass {
-    /// Sectors of one command.
+    /// Number of sectors that each command reads or writes.
     pub each: u16,
     /// Number of commands that cover the range.
     pub commands: u64,
-    /// Number of commands in flight.
+    /// Number of commands in flight at the same time.
     pub depth: usize,
 }
 

@@ -29,7 +29,7 @@ pub use sites::SyncSite;
 use round::{PowerRoundPlan, Rig};
 
 pub struct PowerSuiteOptions {
-    /// Run only this mode; None runs all.
+    /// The only mode to run; `None` to run all modes.
     pub mode: Option<PowerRoundMode>,
     /// The kind of failure that ends the load of each round.
     pub failure: PowerRoundFailure,
@@ -102,7 +102,7 @@ pub fn command(
 /// The default seed. It is fixed, so that every run draws the same moments of failure.
 pub const SEED: u64 = 17;
 
-/// Runs the rounds of every mode that `wanted` selects. Every round is one case.
+/// Runs the rounds of all modes that `wanted` selects. Each round counts as one test case.
 pub fn run(program: &Path, wanted: &PowerSuiteOptions) -> Result<StepTally> {
     let modes: Vec<PowerRoundMode> =
         wanted.mode.map_or(PowerRoundMode::ALL.to_vec(), |mode| vec![mode]);
@@ -172,11 +172,11 @@ const ROUNDS_OF_A_RIG: u32 = 5;
 /// round, and some syncs matter only then.
 const IGNORING_ROUNDS_OF_A_RIG: u32 = 2;
 
-/// The sums of the results of several rounds of one mode.
+/// The sums over several rounds of one mode.
 #[derive(Default)]
 struct PowerRoundResults {
     tally: StepTally,
-    /// The reason of the first round that found a loss, in one line.
+    /// Why the first round that lost data has failed, in one line.
     first_loss: Option<String>,
     writes: u64,
     sectors: u64,
@@ -191,7 +191,7 @@ impl PowerRoundResults {
         self.sectors += other.sectors;
     }
 
-    /// Adds the counts of a rig. Dropping the rig ends its processes.
+    /// Adds the counters of a rig to the results. Dropping the rig ends its processes.
     fn add_rig(&mut self, rig: Option<Rig>) {
         if let Some(rig) = rig {
             self.writes += rig.model.acknowledged;

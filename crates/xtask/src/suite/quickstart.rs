@@ -11,7 +11,7 @@ use crate::steps::StepTally;
 /// Time limit: four times as long as the command takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(150);
 
-/// Runs the command to its end in a folder of its own.
+/// Runs `forebay quickstart` in a folder of its own, and checks its results.
 pub fn check(program: &Path) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let begun = Instant::now();

@@ -26,14 +26,14 @@ pub enum Victim {
 /// The settings in which sites differ.
 #[derive(Clone, Copy, Debug)]
 pub struct SuiteSitePlan<'a> {
-    /// Further settings of the gateway's cache. The paths of its files are added.
+    /// Further settings of the gateway's cache, apart from the paths of its files.
     pub cache: &'a str,
     /// Gives the node a log of its own with `report = "at-flush"`: after a crash its volume has all
     /// writes between two flushes or none of them.
     pub epochs: bool,
 }
 
-/// The processes of a site, with their settings.
+/// The processes of a test site, with their settings.
 pub struct SuiteSite<'a> {
     program: &'a Path,
     folder: &'a Path,
@@ -42,7 +42,7 @@ pub struct SuiteSite<'a> {
     node: Option<ServeProcess>,
     gateway: Option<ServeProcess>,
     line: RelayProcess,
-    /// The progress of destage while [`SuiteSite::kill_in_destage`] waits for its moment.
+    /// The progress of destage while [`SuiteSite::kill_in_destage`] waits for the right moment.
     awaited: Option<Awaited>,
 }
 
@@ -71,7 +71,7 @@ impl<'a> SuiteSite<'a> {
             )
         };
         let node = ServeProcess::start(program, folder, "node", &settings("127.0.0.1:0"))?;
-        // Fix the node's port: after a restart, the relay connects to the same port.
+        // Fix the node's port, because the relay connects to the same port after the node's restart.
         let node_settings = settings(&node.portal().to_string());
         let line = RelayProcess::start(program, node.portal(), 4.0)?;
         let gateway_settings = format!(
@@ -145,7 +145,7 @@ impl<'a> SuiteSite<'a> {
         Ok(is_destaging)
     }
 
-    /// Kills gateway, node or both with SIGKILL.
+    /// Kills the gateway, the node or both by SIGKILL.
     pub fn kill(&mut self, victim: Victim) -> Result<()> {
         self.awaited = None;
         if victim != Victim::Node {
@@ -157,7 +157,7 @@ impl<'a> SuiteSite<'a> {
         Ok(())
     }
 
-    /// Starts the node again if it is not running.
+    /// Starts the node again, unless it is running.
     pub fn raise_node(&mut self) -> Result<()> {
         if self.node.is_none() {
             self.node =
@@ -189,7 +189,7 @@ impl<'a> SuiteSite<'a> {
         self.gateway.take().context("the gateway is down")?.stop().map(drop)
     }
 
-    /// Stops the processes that are still running.
+    /// Stops all processes that are still running.
     pub fn stop(mut self) -> Result<()> {
         for process in [self.gateway.take(), self.node.take()].into_iter().flatten() {
             process.stop()?;

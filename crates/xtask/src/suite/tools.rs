@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Size in bytes of the image that QEMU copies.
 const IMAGE_BYTES: usize = 48 << 20;
 
-/// A command of a foreign tool, and the texts that it must print.
+/// A command of a tool of another project, and the texts that the tool must print.
 struct InitiatorToolCase {
     name: &'static str,
     command: Command,
@@ -83,9 +83,9 @@ pub fn libiscsi(program: &Path, portal: &str, target: &str, blocks: u64) -> Resu
     ])
 }
 
-/// A target that requires CHAP, with the names and secrets of both ends.
+/// A target that requires CHAP, with the CHAP names and secrets of both ends.
 pub struct Guarded<'a> {
-    /// Address and port, such as `127.0.0.1:3260`.
+    /// Address and port of the portal, such as `127.0.0.1:3260`.
     pub portal: &'a str,
     pub target: &'a str,
     /// The name and the secret with which the initiator proves itself.
@@ -150,7 +150,7 @@ pub fn chap(guarded: &Guarded<'_>) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// Runs qemu-img and qemu-io on a unit. They overwrite its content.
+/// Runs qemu-img and qemu-io on the unit `url`, whose content they overwrite.
 pub fn qemu(url: &str, folder: &Path) -> Result<StepTally> {
     let [image, back] = ["image.raw", "back.raw"].map(|name| folder.join(name));
     write_image(&image)?;
@@ -187,7 +187,7 @@ fn qemu_img(name: &'static str, arguments: &[&str], says: &[&str]) -> InitiatorT
     InitiatorToolCase { name, command, says: says.iter().map(|word| (*word).to_owned()).collect() }
 }
 
-/// The commands for one process of qemu-io, and a text that qemu-io must print.
+/// Commands for one run of qemu-io, and the text that it must print.
 struct QemuIoCase {
     name: &'static str,
     commands: &'static [&'static str],
@@ -247,7 +247,7 @@ const QEMU_IO: [QemuIoCase; 5] = [
     },
 ];
 
-/// Runs the cases one after the other and prints those that failed.
+/// Runs the test cases one after the other, and prints those that have failed.
 fn run(cases: Vec<InitiatorToolCase>) -> Result<StepTally> {
     let mut tally = StepTally::default();
     for mut case in cases {

@@ -10,7 +10,7 @@ use crate::suite::units::{self, TestBinary};
 
 pub const NAME: &str = "EMC-tel-like trace, verified";
 
-/// Time limit of these tests, which take some ten seconds.
+/// Time limit of these tests, which normally take some ten seconds.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Replays a part of the trace on each kind of server. At the end each server must hold the data

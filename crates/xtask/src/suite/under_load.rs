@@ -20,7 +20,7 @@ const ROUNDS: u32 = 400;
 /// turn.
 const LENGTH_KIB: u32 = 64;
 const PLACES: u32 = 64;
-/// A flush follows every this many rounds.
+/// A flush follows after this number of rounds.
 const FLUSH_EVERY: u32 = 16;
 
 /// Number of rounds before the first restart of the server, and between the first and the second.
@@ -28,7 +28,7 @@ const FLUSH_EVERY: u32 = 16;
 const ROUNDS_BEFORE: [u64; 2] = [50, 150];
 /// Time limit of the whole load: thirty times as long as it takes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time limit of one command of a tool.
+/// Time limit of a command of an external tool.
 const TOOL_LIMIT: Duration = Duration::from_secs(20);
 /// RFC 7143's DefaultTime2Retain: within this time after a restart an initiator must log in again.
 const TIME2RETAIN: Duration = Duration::from_secs(20);
@@ -127,7 +127,7 @@ impl QemuIoLoad {
         Ok(QemuIoLoad { running: program::start(&mut command)?, output, messages })
     }
 
-    /// Waits until this server process has received the data of `rounds` writes.
+    /// Waits until the server process has received the data of `rounds` writes.
     fn wait_for_rounds(&mut self, node: &ServeProcess, rounds: u64) -> Result<()> {
         let begun = Instant::now();
         let wanted = rounds * u64::from(LENGTH_KIB) * 1024;

@@ -12,7 +12,7 @@ use crate::check::root;
 use crate::side_steps::{KernelChange, SideStep, SideStepResult, StepNeed};
 use crate::steps::StepTally;
 
-/// Prefix of the names of these steps.
+/// Prefix in the names of the steps that run the unit tests.
 pub const UNITS: &str = "units: ";
 
 /// Time limit for compiling all tests, and for one test binary, even the one in which the crash
@@ -25,7 +25,7 @@ pub struct TestBinary {
     /// program: `cache simulated`.
     pub name: String,
     path: PathBuf,
-    /// The folder of the crate, in which its tests run.
+    /// Folder of the crate, which is the working directory of its tests.
     folder: PathBuf,
 }
 
@@ -33,7 +33,7 @@ pub struct TestBinary {
 #[derive(Default)]
 pub struct CompiledTests {
     pub binaries: Vec<TestBinary>,
-    /// The program `forebay`, in the same profile as the tests.
+    /// Path of the program `forebay`, compiled in the same profile as the tests.
     pub program: Option<PathBuf>,
 }
 
@@ -53,11 +53,11 @@ pub fn compile(all: bool) -> Result<CompiledTests> {
     CompiledTests::of_messages(&messages.text()?)
 }
 
-/// Any test of crate `forebay`: compiling it also compiles the program.
+/// A test of crate `forebay`. Compiling any of them also compiles the program.
 const SMALL_TEST: &str = "status";
 
 impl CompiledTests {
-    /// Parses the messages of cargo, one JSON object per line.
+    /// Reads the paths of the test binaries from the messages of cargo, which are one JSON object per line.
     fn of_messages(messages: &str) -> Result<CompiledTests> {
         let mut compiled = CompiledTests::default();
         for line in messages.lines().filter(|line| line.starts_with('{')) {
@@ -94,9 +94,9 @@ impl CompiledTests {
 pub struct UnitOptions {
     /// Run the tests that need foreign tools, too.
     pub with_tools: bool,
-    /// Number of points of the crash simulator; None leaves it at the simulator's default.
+    /// Number of crash points that the simulator tries; `None` for its default.
     pub crash_points: Option<u64>,
-    /// Minutes of the coherence test; None leaves it at the default of the test.
+    /// Duration of the coherence test in minutes; `None` for its default.
     pub coherence_minutes: Option<u64>,
 }
 
@@ -152,7 +152,7 @@ impl TestBinary {
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
-        // Daemons such as tgtd are in folders that only root has in PATH.
+        // Add the folders of daemons such as tgtd, which only root has in PATH.
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
         command

@@ -13,12 +13,12 @@ const FOLDER: u32 = 0o040_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
 impl Cpio {
-    /// Adds a folder. The folders above it must be in the archive already.
+    /// Adds a folder to the archive, which must already contain the folders above it.
     pub fn folder(&mut self, name: &str) {
         self.entry(name, FOLDER | 0o755, (0, 0), &[]);
     }
 
-    /// Adds an executable file.
+    /// Adds a file to the archive, with permission to execute it.
     pub fn file(&mut self, name: &str, contents: &[u8]) {
         self.entry(name, REGULAR | 0o755, (0, 0), contents);
     }
@@ -29,7 +29,7 @@ impl Cpio {
         self.entry(name, CHARACTER_DEVICE | 0o600, (major, minor), &[]);
     }
 
-    /// Ends the archive and returns its bytes.
+    /// Completes the archive and returns its bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes

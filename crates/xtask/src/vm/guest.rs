@@ -36,7 +36,7 @@ pub const HOSTS: [&str; 2] = ["10.0.2.2", "10.0.3.2"];
 /// Optional hardware of a virtual machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hardware {
-    /// A second network card, so that there are two paths to the host.
+    /// True for a second network card, which gives the machine two paths to the host.
     pub second_card: bool,
     /// A port on the host's loopback interface that is forwarded to port 3260 of the machine.
     pub forwarded: Option<u16>,
@@ -49,7 +49,7 @@ pub struct Guest {
     running: RunningProgram,
     agent: BufReader<UnixStream>,
     monitor: Monitor,
-    /// The release of the machine's kernel, such as `6.1.0-31-amd64`.
+    /// Release of the virtual machine's kernel, such as `6.1.0-31-amd64`.
     pub release: String,
 }
 
@@ -155,14 +155,14 @@ impl Guest {
         self.monitor.set_link(&format!("net{card}"), false)
     }
 
-    /// Plugs the cable of a network card in again.
+    /// Connects the cable of a network card again.
     pub fn plug(&mut self, card: usize) -> Result<()> {
         println!("    cable {card} plugged in");
         self.monitor.set_link(&format!("net{card}"), true)
     }
 }
 
-/// Number of commands in one script of [`Guest::each`].
+/// Number of commands that [`Guest::each`] puts into one script.
 const AT_A_TIME: usize = 20;
 
 /// Text at the start of the line that follows a command's output. The exit code follows the text.
@@ -247,7 +247,7 @@ fn option(start: &str, path: &Path) -> String {
     format!("{start}{}", path.display().to_string().replace(',', ",,"))
 }
 
-/// Passes one end of a socket pair to QEMU.
+/// Passes one end of a socket pair to QEMU as the channel `name`.
 fn channel(command: &mut Command, name: &str, end: OwnedFd) {
     command.arg("-chardev").arg(format!("socket,id={name},fd={}", end.as_raw_fd()));
     // SAFETY: between fork and exec the closure makes only one system call, which is

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use rig::packages;
 
-/// A tool, and the Debian package that contains it.
+/// The tools that this task needs, and the Debian packages that contain them.
 const TOOLS: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("apt-get", "apt"),

@@ -45,7 +45,7 @@ const DISK_BYTES: u64 = 400 << 20;
 /// kernel's modules some seconds.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The files that QEMU boots.
+/// The kernel and the other files with which QEMU boots the virtual machine.
 pub struct VmImage {
     /// The kernel, compressed as in Debian's package.
     pub kernel: PathBuf,
@@ -178,7 +178,7 @@ fn program(path: &Path, text: &str) -> Result<()> {
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
 }
 
-/// Returns the kernel's release, which is the name of its folder of modules.
+/// Returns the release of the kernel, which is the name of its folder of modules.
 fn release(root: &Path) -> Result<String> {
     let mut folders = fs::read_dir(root.join("lib/modules"))?;
     let folder = folders.next().context("the kernel has no modules")??;
@@ -226,7 +226,7 @@ fn in_order<'a>(index: &'a str, wanted: &[&str]) -> Option<Vec<&'a str>> {
     let mut order: Vec<&str> = vec![];
     for module in wanted {
         let &(path, needs) = needs.get(module)?;
-        // depmod lists dependencies in reverse order: the one to load first comes last.
+        // depmod lists the dependencies of a module in reverse order, so load the last one first.
         for file in needs.split_whitespace().rev().chain([path]) {
             if !order.contains(&file) {
                 order.push(file);

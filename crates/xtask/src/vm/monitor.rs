@@ -1,4 +1,4 @@
-//! QEMU's control channel (QMP): one JSON object per line, with events between the answers.
+//! QEMU's control channel (QMP), on which each line is a JSON object: an answer or an event.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -26,7 +26,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Plugs the cable of a network card in, or pulls it.
+    /// Connects the cable of a network card if `up` is true; otherwise disconnects it.
     pub fn set_link(&mut self, card: &str, up: bool) -> Result<()> {
         self.command("set_link", json!({ "name": card, "up": up }))
     }

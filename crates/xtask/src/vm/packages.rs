@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use program::ProgramResult;
 
-/// The packages that the machine needs. Their dependencies are added.
+/// The Debian packages in the virtual machine, in addition to those on which they depend.
 pub const WANTED: &[&str] = &[
     "linux-image-cloud-amd64",
     "bash",
@@ -97,8 +97,7 @@ fn closure() -> Result<Vec<String>> {
     Ok(files)
 }
 
-/// Returns the file names in lines such as `'http://.../dash_1.deb' dash_1_amd64.deb 98140
-/// MD5Sum:...`.
+/// Returns the file names in lines of apt such as `'http://.../dash_1.deb' dash_1_amd64.deb 98140 MD5Sum:...`.
 fn files(output: &str) -> Vec<String> {
     let lines = output.lines().filter(|line| line.starts_with('\''));
     lines.filter_map(|line| line.split_whitespace().nth(1)).map(str::to_owned).collect()
@@ -112,7 +111,7 @@ fn package(file: &str) -> Option<String> {
     Some(format!("{name}={}", version.replace("%3a", ":")))
 }
 
-/// Returns the version of the kernel's package among these files, such as `6.1.192-2`.
+/// Returns the version of the kernel package among these files, such as `6.1.192-2`.
 pub fn kernel(files: &[PathBuf]) -> Result<String> {
     let names = files.iter().filter_map(|path| path.file_name()?.to_str());
     let mut versions = names

@@ -18,7 +18,7 @@ use anyhow::Result;
 
 use crate::vm::stage::VmScenarioStage;
 
-/// A scenario. The option `--scenario` selects it by its name.
+/// A test scenario in a virtual machine, which the option `--scenario` selects by its name.
 pub struct Scenario {
     pub name: &'static str,
     /// Describes for the output what the scenario shows.
@@ -27,7 +27,7 @@ pub struct Scenario {
     pub play: fn(&mut VmScenarioStage<'_>) -> Result<()>,
 }
 
-/// All scenarios, in the order in which they run.
+/// All scenarios, in the order in which they are run.
 pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "filesystem",
@@ -96,7 +96,7 @@ pub const SCENARIOS: &[Scenario] = &[
     },
 ];
 
-/// Returns the scenarios with these names, or all if no name is given.
+/// Returns the scenarios with these names; all scenarios if `names` is empty.
 pub fn named(names: &[String]) -> Result<Vec<&'static Scenario>> {
     let unknown = names.iter().find(|name| SCENARIOS.iter().all(|known| known.name != **name));
     if let Some(name) = unknown {

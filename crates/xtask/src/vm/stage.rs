@@ -34,7 +34,7 @@ pub fn file(name: &str, mib: u32) -> String {
     format!("{{ file = {{ path = \"{name}\", size = \"{mib}MiB\" }} }}")
 }
 
-/// One measured value of a scenario.
+/// A value that a scenario has measured.
 pub struct VmScenarioFigure {
     /// The load under which the value was measured.
     pub what: &'static str,
@@ -44,13 +44,13 @@ pub struct VmScenarioFigure {
     pub value: f64,
 }
 
-/// The environment of one scenario, and its results.
+/// The environment in which a scenario runs, and its results.
 pub struct VmScenarioStage<'a> {
     pub program: &'a Path,
     pub image: &'a VmImage,
-    /// The folder with the files of this scenario: volumes, settings, events, consoles.
+    /// The folder with the files of this scenario: volumes, settings, events and console output.
     pub folder: PathBuf,
-    /// Run every part of the scenario, even those that take long.
+    /// True to run all parts of the scenario, even those that take long.
     pub all: bool,
     /// Release of the kernel; None before a machine has booted.
     pub release: Option<String>,
@@ -94,7 +94,7 @@ impl<'a> VmScenarioStage<'a> {
         Ok(guest)
     }
 
-    /// Starts our program with these settings.
+    /// Starts the program under test with these settings.
     pub fn serve(&self, name: &str, settings: &str) -> Result<ServeProcess> {
         ServeProcess::start(self.program, &self.folder, name, settings)
     }

@@ -17,13 +17,13 @@ use crate::powercut::{Chance, Supply};
 pub const SHAPE: ClientSessionOptions =
     ClientSessionOptions { depth: 16, bytes: (LONGEST * SECTOR as u64) as usize, keep: true };
 
-/// The failure comes after this many writes and flushes at the latest.
+/// Maximum number of writes and flushes before the failure begins.
 const MOST_WRITES: u64 = 4000;
 
 /// How long reads that end with BUSY are sent again: a gateway needs some seconds to find a node that was down.
 const READ_LIMIT: Duration = Duration::from_secs(30);
 
-/// Pause before a read that ended with BUSY is sent again.
+/// Pause before a read that was answered with BUSY is sent again.
 const READ_PAUSE: Duration = Duration::from_millis(5);
 
 /// Returns true if the unit did nothing for a command, so that it may be sent again: BUSY, TASK SET
@@ -97,7 +97,7 @@ struct PowerRoundReader {
     /// First sectors of the reads that are still to be sent. They are taken from the end of the
     /// list.
     wanted: Vec<u64>,
-    /// Sectors that no read has answered yet.
+    /// Number of sectors for which no read was answered yet.
     left: u64,
     deadline: Instant,
     wrong: Option<String>,

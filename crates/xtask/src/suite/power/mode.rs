@@ -9,13 +9,13 @@ pub const PARTNER: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerRoundFailure {
-    /// Their processes are killed (`kill -9`); all their writes stay in the file system.
+    /// The processes of the machines are killed (`kill -9`); the file system keeps all their writes.
     Kill,
-    /// Their power fails, and unsynced writes may be lost or torn.
+    /// The power of the machines fails, so unsynced writes may be lost or torn.
     Power,
 }
 
-/// A mode: one way of serving a volume, with node and gateways.
+/// A way of serving the volume under test, with a node and gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PowerRoundMode {
     AfterComplete,
@@ -29,7 +29,7 @@ pub enum PowerRoundMode {
     AtFlush,
     /// The gateway's log is on two disks.
     Mirrored,
-    /// Two gateways, each with one mirror leg of the log.
+    /// A pair of gateways, each of which holds one leg of the mirrored log.
     Pair,
     /// A pair with immediate report, whose gateways have NVRAMs that survive a power cut.
     PairNvram,
@@ -74,7 +74,7 @@ impl PowerRoundMode {
         found.ok_or_else(|| format!("the modes are {names}"))
     }
 
-    /// Returns the groups of machines that can fail together in this mode.
+    /// Returns the possible failures of a round in this mode: the machines of one group fail together.
     pub fn victims(self, failure: PowerRoundFailure) -> &'static [&'static [usize]] {
         match self {
             PowerRoundMode::Pair | PowerRoundMode::PairNvram => {
@@ -86,7 +86,7 @@ impl PowerRoundMode {
             PowerRoundMode::ImmediateRestart if failure == PowerRoundFailure::Power => {
                 &[&[NODE, GATEWAY], &[GATEWAY]]
             }
-            // The gateway always fails, since it reads new settings only when it starts.
+            // The gateway is in every group, since it reads its changed settings only when it starts.
             PowerRoundMode::Changing => &[&[NODE, GATEWAY], &[GATEWAY]],
             _ => &[&[NODE, GATEWAY], &[NODE, GATEWAY], &[GATEWAY], &[NODE]],
         }
@@ -102,7 +102,7 @@ impl PowerRoundMode {
     }
 }
 
-/// The settings that [`PowerRoundMode::Changing`] changes between two failures; fixed in all other modes.
+/// The settings that [`PowerRoundMode::Changing`] changes between two failures; all other modes keep them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     pub report: &'static str,
@@ -131,7 +131,7 @@ impl Variant {
         Variant { report, order: "strict", nvram_survives, key: 0, volume_mib: 4 }
     }
 
-    /// Returns the promise of a volume with these settings after a failure.
+    /// Returns which acknowledged writes a volume with these settings must still have after the failure.
     pub fn promise(self, failure: PowerRoundFailure) -> DurabilityPromise {
         match (failure, self.report, self.nvram_survives) {
             (PowerRoundFailure::Power, "immediate", "restart") => DurabilityPromise::FlushedPrefix,

@@ -29,11 +29,11 @@ pub enum DurabilityPromise {
     FlushedPrefix,
 }
 
-/// The state of each sector in the model.
+/// Records for each sector which versions of its data a volume may return after a failure.
 pub struct Model {
     sectors: Vec<Sector>,
     under_way: BTreeMap<u64, ModelWriteRange>,
-    /// Acknowledged writes that no flush has covered yet, oldest acknowledgment first.
+    /// Acknowledged writes that no flush has made stable yet, oldest acknowledgment first.
     unflushed: VecDeque<(u64, ModelWriteRange)>,
     flushes: BTreeMap<u64, u64>,
     /// A logical clock that advances with every event. It shows if a write was sent after another
@@ -48,13 +48,13 @@ pub struct Model {
 struct ModelWriteRange {
     first: u64,
     count: u64,
-    /// The write has FUA: it is stable when it is acknowledged.
+    /// True if the write has FUA, so that it is stable when it is acknowledged.
     fua: bool,
 }
 
 #[derive(Default)]
 struct Sector {
-    /// The oldest version that the sector may hold; an older one is a loss.
+    /// The oldest version that the sector may hold; an older one means that data was lost.
     floor: u64,
     /// Writes to this sector in the order of their versions, without those that were lost in an
     /// earlier failure.
@@ -115,7 +115,7 @@ impl Model {
         (request, version)
     }
 
-    /// Makes a flush; returns the request and its number.
+    /// Creates a flush command. Returns the command and its number in the model.
     pub fn flush(&mut self) -> (ClientScsiCommand, u64) {
         self.clock += 1;
         let number = FLUSH | self.clock;

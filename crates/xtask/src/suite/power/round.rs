@@ -27,7 +27,7 @@ pub struct PowerRoundPlan<'a> {
     pub ignored: Option<SyncSite>,
 }
 
-/// A site with running processes, and the model of its volume.
+/// A test site with its running processes, and the model of the volume that it serves.
 pub struct Rig {
     site: PowerSuiteSite,
     pub model: Model,
@@ -94,7 +94,7 @@ impl Rig {
     }
 }
 
-/// Runs one round on a rig; makes the rig if there is none.
+/// Runs one round on `rig`, which is created first if there is none.
 pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Result<()> {
     let mut chance = Chance::new(seed);
     let rig = match rig {
@@ -206,7 +206,7 @@ fn ending(failure: PowerRoundFailure, most_lag: u64, chance: &mut Chance) -> Mac
     }
 }
 
-/// Writes until the failure. Then removes the ended processes from the site.
+/// Writes until the failure begins, and then removes the killed processes from the site.
 fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
     let Cut { machines, ending, .. } = cut.clone();
     let seed = chance.any();
@@ -232,7 +232,7 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
                 // Only the node has failed. The gateway must answer all commands in flight, and the model records the
                 // answers.
                 Ok(()) if node_only => session.drain(&mut load).map_err(|error| (error, false)),
-                // The gateway has failed: count the answers that it sent before the connection broke.
+                // The failed gateway has closed the connection: count the answers that it had sent before.
                 Ok(()) if is_victim => {
                     let _ = session.drain(&mut load);
                     Ok(())

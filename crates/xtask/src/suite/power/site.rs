@@ -129,7 +129,7 @@ impl PowerSuiteSite {
         Ok(())
     }
 
-    /// Starts a machine's process if it is not running.
+    /// Starts the process of a machine unless it is running.
     pub fn raise_one(&mut self, machine: usize, variant: Variant) -> Result<()> {
         if self.processes[machine].is_some() {
             return Ok(());
@@ -171,7 +171,7 @@ impl PowerSuiteSite {
         self.process(NODE)?.change(&self.settings(NODE, variant))
     }
 
-    /// Drains the log of the running gateway, then changes its size.
+    /// Drains the log of the running gateway, and then changes the size of the log.
     pub fn resize_log(&self, mib: u64) -> Result<()> {
         let gateway = self.process(GATEWAY)?;
         destage::drained(gateway, LIMIT)?;
@@ -229,7 +229,7 @@ impl PowerSuiteSite {
         }
     }
 
-    /// Stops a machine's process with SIGTERM, and checks that it ends without an error.
+    /// Stops the process of a machine by SIGTERM, and checks that it ends without an error.
     pub fn stop_one(&mut self, machine: usize) -> Result<()> {
         let process = self.processes[machine].take();
         process.with_context(|| format!("{} is down", NAMES[machine]))?.stop().map(drop)
@@ -272,7 +272,7 @@ impl PowerSuiteSite {
         NAMES.iter().take(self.mode.machines()).map(tail).collect()
     }
 
-    /// Returns the gateway that serves the volume; waits until one of a pair does.
+    /// Returns the gateway that serves the volume. With a pair, waits until one of the two does.
     pub fn serving(&self) -> Result<usize> {
         match self.mode {
             PowerRoundMode::Pair | PowerRoundMode::PairNvram => {
@@ -343,7 +343,7 @@ impl PowerSuiteSite {
     }
 }
 
-/// Port of the first machine. The others use the following ports.
+/// Port of the first machine; the other machines use the ports after it.
 const FIRST_PORT: u16 = 3260;
 
 /// Returns a loopback address that no other test process and no other site of this process uses.

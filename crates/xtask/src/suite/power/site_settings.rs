@@ -1,4 +1,4 @@
-//! The settings of a node and its gateways, by mode.
+//! Generates the settings of a node and its gateways for each mode.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,7 +10,7 @@ pub const GATEWAY: &str = "iqn.2026-11.forebay.test:power-gateway";
 
 /// The folder and the addresses of a site.
 pub struct PowerSiteLocation<'a> {
-    /// The folder in which each disk is mounted under its name.
+    /// The folder that contains the mount points of all disks, under their names.
     pub folder: &'a Path,
     /// The address at which each machine listens.
     pub addresses: &'a [SocketAddr],

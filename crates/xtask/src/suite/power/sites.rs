@@ -15,12 +15,12 @@ use crate::powercut::{FaultFsSync, FaultFsSyncKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncSite(usize);
 
-/// The expected effect of ignoring the syncs of one site.
+/// The expected effect of ignoring all syncs that one call in the program makes.
 pub struct SyncSiteExpectation {
     pub number: usize,
-    /// Modes to try with the site ignored, in this order; a loss is expected.
+    /// The modes in which the call is ignored, in this order. One of them should show a loss.
     pub modes: &'static [PowerRoundMode],
-    /// The I/O engine, `threads` or `uring`, if only one of them has this site.
+    /// The only I/O engine that has this call (`threads` or `uring`); `None` if both have it.
     pub engine: Option<&'static str>,
     /// The reason why the program keeps the sync although no power cut may show a loss without it.
     pub reason: Option<&'static str>,
@@ -127,7 +127,7 @@ fn is_nvram(sync: &FaultFsSync) -> bool {
 }
 
 impl SyncSite {
-    /// Returns the site with this number. Fails if there is none.
+    /// Returns the sync call with this number. Fails if there is none.
     pub fn numbered(number: usize) -> Result<SyncSite> {
         let found = SITES.iter().position(|about| about.number == number);
         Ok(SyncSite(found.with_context(|| format!("no sync site has the number {number}"))?))
@@ -147,7 +147,7 @@ impl SyncSite {
         PLACES.iter().find(|place| place.number == number).expect("a test holds that")
     }
 
-    /// Returns true if a sync on a disk comes from this site.
+    /// Returns true if `sync`, a sync on the disk `disk`, was made by this call of the program.
     pub fn is_of(self, disk: &str, sync: &FaultFsSync) -> bool {
         (self.about().is_of)(disk, sync)
     }

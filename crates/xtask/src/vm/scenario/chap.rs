@@ -83,7 +83,7 @@ fn keys(secret: &str, targets: Option<&str>, hash: &str) -> String {
     keys
 }
 
-/// Writes a file that only its owner can read; `forebay` refuses other secret files.
+/// Writes a secret to a file that only its owner can read, since `forebay` refuses other secret files.
 fn write_secret(path: &Path, secret: &str) -> Result<()> {
     let mut file = File::options().create_new(true).write(true).mode(0o600).open(path)?;
     Ok(file.write_all(secret.as_bytes())?)

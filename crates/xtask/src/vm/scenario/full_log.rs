@@ -18,7 +18,7 @@ const WRITERS: &str = include_str!("../guest/full_log.sh");
 const KERNEL_SAYS: &str =
     "dmesg | grep -E 'timing out|I/O error|abort|EXT4-fs|JBD2|iscsi|Result:' | tail -n 40 || true";
 
-/// One way in which a unit treats a write that it cannot accept.
+/// A way in which a unit treats a write for which its full log has no space.
 struct FullLogCase {
     name: &'static str,
     what: &'static str,
@@ -299,7 +299,7 @@ fn run(guest: &mut Guest, what: &str, limit: Duration, script: &str) -> Result<S
 #[derive(Debug, PartialEq)]
 struct FullLogWriteResult {
     name: String,
-    /// The state of the write: `failed`, `finished` or `waits`.
+    /// The state of the write as a word: `failed`, `finished` or `waits`.
     word: String,
     time_ms: f64,
     /// The error message of dd, if the write failed.

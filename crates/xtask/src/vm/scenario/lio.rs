@@ -62,7 +62,7 @@ wait_for 20 \"$CONNECTIONS connections\" all";
 /// The range that is written again and again: 16 MiB in commands of 16 KiB.
 const WRITTEN: StampedPass = StampedPass { each: 32, commands: 1024, depth: 32 };
 
-/// Duration of a cut with one connection: long enough for a login to fail.
+/// Duration of the link failure with one connection, which is long enough for a login to fail.
 const SHORT_CUT: Duration = Duration::from_secs(5);
 
 /// Duration of a cut with several connections: until the target itself has dropped all of them.
@@ -79,7 +79,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     what_it_does_not_survive(stage, &mut guest, port)
 }
 
-/// Returns the script that makes the kernel's target under this name.
+/// Returns a script that creates a target named `name` in the kernel (LIO).
 pub fn script(name: &str) -> String {
     format!("NAME={name}\nINITIATOR={INITIATOR}\n{MAKE}")
 }

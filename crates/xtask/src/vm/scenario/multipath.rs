@@ -1,4 +1,4 @@
-//! Two paths to one unit. Each path fails once under load and is restored.
+//! Tests two paths to the same unit. Each path fails once under load and is restored.
 
 use anyhow::{Result, ensure};
 

@@ -1,4 +1,4 @@
-//! Persistent reservations as clusters use them: one of two initiators excludes the other.
+//! Tests persistent reservations as clusters use them: one of two initiators excludes the other.
 
 use anyhow::Result;
 use rig::node::ServeProcess;
@@ -66,7 +66,7 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Stops the target and starts it again. Registrations and the reservation must survive.
+/// Stops the target and starts it again. The registrations and the reservation must survive.
 fn restart(
     stage: &mut VmScenarioStage<'_>,
     node: ServeProcess,

@@ -13,7 +13,7 @@ use crate::vm::stage::{INITIATOR, LONG, VmScenarioStage, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:space";
 
-/// Size of the unit in bytes, before and after it grows.
+/// Size of the unit in bytes, before it grows to [`LARGE`].
 const SMALL: u64 = 192 << 20;
 const LARGE: u64 = 320 << 20;
 

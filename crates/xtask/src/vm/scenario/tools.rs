@@ -18,7 +18,7 @@ const MISCOMPARE: i32 = 14;
 /// the tool waits for that; without it, the tool asks only once a minute.
 const LIMIT: Duration = Duration::from_secs(50);
 
-/// One call of a tool. `$D` stands for the disk.
+/// A command of sg3_utils; `$D` stands for the disk.
 struct SgToolCall {
     command: &'static str,
     /// The exit code that the tool must return.
