@@ -13,7 +13,7 @@ use crate::{
     random_stream::RandomStream,
 };
 
-/// The generator of the background traffic of one direction.
+/// Generates the background packets that share one direction of the link with the workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
     dice: RandomStream,
@@ -21,7 +21,7 @@ pub(crate) struct Background {
     next: Option<Instant>,
     /// The present load as a share of the link's rate.
     share: f64,
-    /// The generator draws the next load at this time.
+    /// The time at which the generator chooses another load at random.
     until: Instant,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Background {
 /// From 40 bytes, a TCP acknowledgment, to 1500, the maximum of Ethernet.
 const LENGTHS: [(f64, u64, u64); 4] =
     [(0.50, 40, 44), (0.75, 44, 576), (0.99, 576, 1500), (1.00, 1500, 1501)];
-/// The share of background packets that are TCP; the others are UDP.
+/// Share of the background packets that are TCP; all others are UDP.
 const TCP: f64 = 0.95;
 /// Standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (Outsourcing, Table 3).
 const DEVIATION: f64 = 0.08;
@@ -48,7 +48,7 @@ impl Background {
         Self { dice, next: None, share: 0.0, until: now }
     }
 
-    /// Generates the background packets up to `now`, and adds them to the queue.
+    /// Generates the background packets that arrive until `now`, and adds them to the queue of the link.
     pub fn advance(
         &mut self,
         now: Instant,

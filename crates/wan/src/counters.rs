@@ -1,4 +1,4 @@
-//! Counters of one direction of a link.
+//! The counters of one direction of an emulated link.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,11 +13,11 @@ pub struct DirectionCounters {
     pub passed_bytes: u64,
     pub lost: u64,
     pub queue_full: u64,
-    /// Packets dropped because they exceed the MTU.
+    /// Number of packets dropped because they are longer than the MTU.
     pub too_long: u64,
-    /// Packets dropped during an outage.
+    /// Number of packets dropped during an outage of the link.
     pub outage: u64,
-    /// Packets that passed out of order, because they were held back.
+    /// Number of packets that were held back and therefore arrived out of order.
     pub reordered: u64,
     /// Packets that passed and were duplicated.
     pub duplicated: u64,
@@ -25,7 +25,7 @@ pub struct DirectionCounters {
     pub corrupted: u64,
     /// Maximum number of bytes on the wire and in the queue, with overhead.
     pub queue_most_bytes: u64,
-    /// In JSON, these counters are fields of the enclosing object.
+    /// In JSON, the fields of this struct are fields of the enclosing object.
     #[serde(flatten)]
     pub background: BackgroundCounters,
     /// Packets received from the sender, by length.
@@ -63,7 +63,7 @@ pub struct Lengths {
 const FRAME_HEADER: u64 = 14;
 
 impl Lengths {
-    /// Counts one packet of `bytes` bytes, IP header included.
+    /// Counts a packet of `bytes` bytes, including its IP header, in its length class.
     pub(crate) fn count(&mut self, bytes: u64) {
         let class = match bytes + FRAME_HEADER {
             0..=64 => &mut self.to_64,
@@ -94,7 +94,7 @@ impl Lengths {
 mod tests {
     use super::*;
 
-    /// Other programs read these JSON fields, so their names must stay.
+    /// Other programs read these JSON fields, so their names must not change.
     #[test]
     fn background_traffic_has_names_of_its_own_in_json() {
         let background = BackgroundCounters { tcp: 1, udp: 2, bytes: 3, dropped: 4 };

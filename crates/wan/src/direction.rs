@@ -42,7 +42,7 @@ pub enum PacketFate {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PacketDelivery {
     pub at: Instant,
-    /// True if the packet was held back, so that later ones may overtake it.
+    /// True if the packet was held back, so that later packets may overtake it.
     pub is_held_back: bool,
     /// True if the packet arrives twice.
     pub is_doubled: bool,
@@ -60,7 +60,7 @@ pub enum PacketDropCause {
 }
 
 impl LinkDirection {
-    /// Returns a direction without traffic.
+    /// Returns a direction of a link, without packets in flight.
     ///
     /// # Errors
     /// Those of [`DirectionSettings::check`].

@@ -32,9 +32,9 @@ use crate::{
 /// The thread that carries packets between the devices at the two ends of a link.
 #[derive(Debug)]
 pub(crate) struct Emulator {
-    /// The devices at the near end and at the far end.
+    /// The TUN devices at the near end and at the far end of the link.
     pub devices: [OwnedFd; 2],
-    /// The directions from the near end to the far end, and back.
+    /// The direction from the near end to the far end, and the opposite direction.
     pub lanes: [Lane; 2],
     pub orders: Receiver<EmulatorCommand>,
     /// An eventfd that is readable while `orders` has commands.
@@ -49,7 +49,7 @@ pub(crate) struct Emulator {
 
 #[derive(Debug)]
 pub(crate) enum EmulatorCommand {
-    /// Use these settings, which the caller has checked.
+    /// Use these settings from now on. The caller has checked them.
     Change(Box<[DirectionSettings; 2]>),
     /// Judge from now on whether the machine keeps the times of the link: discard lateness and steal time so far.
     JudgeFromNow,
@@ -87,11 +87,11 @@ pub struct LinkReport {
 pub struct LaneReport {
     #[serde(flatten)]
     pub counters: DirectionCounters,
-    /// Packets dropped for lack of memory; with netem, those beyond its limit.
+    /// Number of packets dropped for lack of memory; with netem, those beyond its packet limit.
     pub no_room: u64,
-    /// Packets read from the sending end's device that are not valid IP packets.
+    /// Number of packets from the sending end's device that are not valid IP packets.
     pub malformed: u64,
-    /// Packets that the device at the receiving end has refused.
+    /// Number of packets that the device at the receiving end has refused.
     pub refused: u64,
     pub in_flight_bytes: u64,
 }
@@ -204,7 +204,7 @@ impl Emulator {
         }
     }
 
-    /// Executes the commands in `orders`. Returns true if the thread has to end.
+    /// Executes the commands that wait in `orders`. Returns true if the emulator's thread has to end.
     fn obey(&mut self) -> bool {
         loop {
             match self.orders.try_recv() {

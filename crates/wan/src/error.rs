@@ -11,21 +11,19 @@ pub enum Error {
     Settings(#[from] LinkSettingsError),
     #[error("`{0}` is not a valid name for a link: 1 to 32 letters, digits, `-` and `_`")]
     Name(String),
-    /// This process may not create network namespaces and devices.
     #[error("network namespaces and devices require root (CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
     Privilege,
     #[error("cannot open /dev/net/tun: {0}")]
     NoTun(io::Error),
     #[error("the program `ip` (iproute2) is not installed")]
     NoIp,
-    /// A link with this name is running.
     #[error("the network namespace {namespace} is in use by process {process}")]
     InUse {
         namespace: String,
         /// The process that has made the namespace.
         process: u32,
     },
-    /// A namespace with this name exists, but no link has made it.
+    /// A network namespace of this name exists, but it does not belong to an emulated link.
     #[error("the network namespace {namespace} exists already, and does not belong to a link")]
     Foreign { namespace: String },
     #[error("`ip {arguments}` failed: {said}")]

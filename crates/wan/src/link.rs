@@ -1,4 +1,4 @@
-//! A link between two network namespaces: making, changing and removing it.
+//! Creates, changes and removes an emulated link between two network namespaces.
 
 use std::{
     os::fd::OwnedFd,
@@ -24,14 +24,14 @@ use crate::{
     timeliness::Timeliness,
 };
 
-/// A running link. Dropping it removes it and its namespaces.
+/// An emulated link. Dropping this removes the link and its network namespaces.
 #[derive(Debug)]
 pub struct Link {
     settings: [DirectionSettings; 2],
     orders: Sender<EmulatorCommand>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
-    /// Removed last: dropping a link first ends the thread, which closes its devices.
+    /// Must be the last field: a drop first ends the thread and closes its devices, then removes the namespaces.
     namespaces: [LinkNamespace; 2],
 }
 
@@ -39,11 +39,11 @@ pub struct Link {
 pub struct LinkOptions {
     /// The name: 1 to 32 letters, digits, `-` and `_`. The namespaces are `NAME-near` and `NAME-far`.
     pub name: String,
-    /// Both directions: from the near end to the far end, and back.
+    /// Settings of the direction from the near end to the far end, and of the opposite direction.
     pub settings: [DirectionSettings; 2],
     /// The seed of losses and all other random decisions. The same seed selects the same packets again.
     pub seed: u64,
-    /// A capture file (pcap) for the packets that arrive at either end.
+    /// Capture file (pcap) for the packets that arrive at either end; `None` for no capture.
     pub capture: Option<PathBuf>,
 }
 
@@ -53,7 +53,7 @@ pub enum WanLinkEnd {
     Far,
 }
 
-/// The name of the device in both namespaces.
+/// Name of the network device in both namespaces.
 pub const DEVICE: &str = "wan0";
 /// Time limit for an answer of the emulator's thread, which reads its commands in each iteration of
 /// its loop.
@@ -65,7 +65,7 @@ const DEVICE_QUEUE: usize = 5000;
 const IPV6_MTU: u16 = 1280;
 
 impl WanLinkEnd {
-    /// Returns the IPv4 address of the end.
+    /// Returns the IPv4 address of this end of the link.
     #[must_use]
     pub fn address(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl WanLinkEnd {
         }
     }
 
-    /// Returns the path of the end's namespace, for a process that enters it.
+    /// Returns the path of the network namespace of this end, which a process can enter.
     #[must_use]
     pub fn path(self, link: &str) -> PathBuf {
         namespace::path(&self.namespace(link))
@@ -117,7 +117,7 @@ impl WanLinkEnd {
     }
 }
 
-/// Both ends, in the order of all arrays with an element for each end.
+/// The two ends of a link, in the order of all arrays with an element for each end.
 pub(crate) const ENDS: [WanLinkEnd; 2] = [WanLinkEnd::Near, WanLinkEnd::Far];
 
 /// Checks whether a link with these options can be made here. Changes nothing.
@@ -178,7 +178,7 @@ impl Link {
         ];
         let now = Instant::now();
         let [forth, back] = options.settings.clone();
-        // The two seeds differ, so that each direction has its own random events.
+        // Use different seeds, so that the directions have different random events.
         let lanes = [
             Lane::new(LinkDirection::new(forth, options.seed, now)?),
             Lane::new(LinkDirection::new(back, !options.seed, now)?),
@@ -204,7 +204,7 @@ impl Link {
         Ok(Self { settings, orders, wake, thread: Some(thread), namespaces })
     }
 
-    /// Returns the present settings from the near end to the far end, and back.
+    /// Returns the present settings of the direction to the far end, and of the opposite direction.
     #[must_use]
     pub fn settings(&self) -> &[DirectionSettings; 2] {
         &self.settings
@@ -234,7 +234,7 @@ impl Link {
         self.tell(EmulatorCommand::JudgeFromNow)
     }
 
-    /// Returns the state of the link.
+    /// Returns the counters and the state of the link.
     ///
     /// # Errors
     /// If the link is broken.
@@ -245,7 +245,7 @@ impl Link {
         answered.recv_timeout(PATIENCE).map_err(no_answer)
     }
 
-    /// Returns true if the link carries packets. Returns false if its devices were removed.
+    /// Returns true if the link carries packets; false if its devices were removed.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
@@ -315,7 +315,7 @@ fn open_capture(path: &Path) -> Result<Capture, Error> {
     Capture::create(path).map_err(Error::system(format!("make {}", path.display())))
 }
 
-/// Makes the device at an end, with its addresses.
+/// Creates the network device at this end of the link, with its addresses.
 fn make_device(
     namespace: &LinkNamespace,
     end: WanLinkEnd,

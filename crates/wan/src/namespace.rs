@@ -12,7 +12,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::Error;
 
-/// A network namespace of a link. Dropping it removes it.
+/// A network namespace at one end of a link. Dropping this removes the namespace.
 #[derive(Debug)]
 pub(crate) struct LinkNamespace {
     name: String,
@@ -29,11 +29,11 @@ const MARK: &str = "forebay-wan";
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum NamespaceOwner {
     Absent,
-    /// A running link, made by the process with this number.
+    /// The namespace belongs to a running link, which the process with this number has created.
     Running(u32),
     /// A link that has ended without removing the namespace.
     Left,
-    /// A namespace of this name exists, but no link has made it.
+    /// A network namespace of this name exists, but it does not belong to an emulated link.
     Other,
 }
 
@@ -57,17 +57,17 @@ impl LinkNamespace {
         &self.name
     }
 
-    /// Runs `ip` in the namespace.
+    /// Runs the program `ip` for this namespace.
     pub fn ip(&self, arguments: &[&str]) -> Result<String, Error> {
         ip(&[&["-n", &self.name], arguments].concat())
     }
 
-    /// Runs several commands of `ip` in the namespace, one for each line.
+    /// Runs several commands of the program `ip` for this namespace, one for each line of `lines`.
     pub fn ip_batch(&self, lines: &str) -> Result<(), Error> {
         run(&["-n", &self.name, "-batch", "-"], lines).map(drop)
     }
 
-    /// Moves this thread into the namespace. Use a thread that ends soon.
+    /// Moves the calling thread into the namespace for good. Use a thread that ends soon.
     pub fn enter(&self) -> Result<(), Error> {
         let failed = || Error::system(format!("enter the namespace {}", self.name));
         let file = File::open(path(&self.name)).map_err(failed())?;
@@ -117,7 +117,7 @@ pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     })
 }
 
-/// Returns the path of a namespace, for a process that enters it.
+/// Returns the path of the network namespace `name`, which a process can enter.
 pub(crate) fn path(name: &str) -> PathBuf {
     Path::new(NAMES).join(name)
 }
@@ -136,7 +136,7 @@ fn began(process: u32) -> Option<u64> {
     after.split(' ').nth(22 - 3)?.parse().ok()
 }
 
-/// Returns the path of `ip`, if it is installed.
+/// Returns the path of the program `ip`. Fails if it is not installed.
 pub(crate) fn find_ip() -> Result<&'static str, Error> {
     let is_there = |program: &&&str| {
         let mut command = Command::new(program);
@@ -168,7 +168,7 @@ fn run(arguments: &[&str], input: &str) -> Result<String, Error> {
             child => child.map_err(failed())?,
         };
         if let Some(mut stdin) = child.stdin.take() {
-            // If `ip` does not read its whole input, its error below says why.
+            // Ignore an error: if `ip` does not read all its input, its error message says why.
             let _ = stdin.write_all(input.as_bytes());
         }
         let output = child.wait_with_output().map_err(failed())?;

@@ -11,7 +11,7 @@ use crate::{
     namespace::LinkNamespace,
 };
 
-/// A running link by netem. Dropping it removes it and its namespaces.
+/// A link that the kernel's netem emulates. Dropping this removes the link and its namespaces.
 #[derive(Debug)]
 pub struct Netem {
     settings: [DirectionSettings; 2],
@@ -27,7 +27,7 @@ const FASTEST: u64 = 25_000_000_000;
 const AT_ONCE: u64 = 2;
 /// Length of a UDP datagram without data.
 const SMALLEST_PACKET: u64 = 28;
-/// Smallest `limit` of netem in packets: its own default.
+/// Smallest packet limit that is set for netem: its own default.
 const FEWEST: u32 = 1000;
 /// Largest `limit` of netem in packets: 256 MiB of kernel memory for each direction, as with our own emulator, at 2 KiB
 /// for a packet of 1500 bytes. netem drops packets beyond its limit.
@@ -75,7 +75,7 @@ impl Netem {
         Ok(Self { settings: options.settings.clone(), namespaces })
     }
 
-    /// Returns the present settings from the near end to the far end, and back.
+    /// Returns the present settings of the direction to the far end, and of the opposite direction.
     #[must_use]
     pub fn settings(&self) -> &[DirectionSettings; 2] {
         &self.settings
@@ -141,7 +141,7 @@ impl Netem {
 /// Reason with which each report of netem is marked as not trustworthy.
 const NOT_JUDGED: &str = "netem does not report lateness, duplicates, changed or held-back packets and lengths: their counts of 0 mean nothing";
 
-/// Refuses settings that netem does not support in the same way as the model.
+/// Refuses settings for which netem behaves in another way than Forebay's emulator.
 fn fits(settings: &DirectionSettings) -> Result<(), LinkSettingsError> {
     settings.check()?;
     if settings.background > 0.0 {
@@ -160,7 +160,7 @@ fn cannot(act: &str) -> LinkSettingsError {
     LinkSettingsError::Together(format!("netem cannot {act}"))
 }
 
-/// Sets up the queueing disciplines of one end.
+/// Sets up the queueing disciplines of the kernel at one end of the link.
 fn set(namespace: &LinkNamespace, settings: &DirectionSettings) -> Result<(), Error> {
     for line in lines(settings) {
         let words: Vec<&str> = line.split(' ').collect();
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(no_room, 0);
         assert_eq!(counted("qdisc noqueue 0: root refcnt 2\n", &lossy), None);
 
-        // Without random loss, the packets that netem dropped exceeded its limit.
+        // Without random loss, packets that netem has dropped exceeded its packet limit.
         let clean = counted(said, &DirectionSettings::default()).unwrap();
         assert_eq!((clean.counters.lost, clean.counters.queue_full, clean.no_room), (0, 3, 4));
         let told = doubt(&DirectionSettings::default(), &clean).unwrap();

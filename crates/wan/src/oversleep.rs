@@ -12,7 +12,7 @@ pub(crate) struct Oversleep {
     most: Duration,
 }
 
-/// The estimate rises by this after a sleep that ended later than estimated.
+/// The estimate of the oversleep rises by this time after a sleep that ended later than estimated.
 const UP: Duration = Duration::from_micros(9);
 /// The estimate falls by this after any other sleep: a ninth of [`UP`], so that nine of ten sleeps end within the
 /// estimate.

@@ -12,7 +12,7 @@ pub(crate) const LONGEST: usize = OFFLOAD_HEADER + 40 + 65_535;
 /// A packet that the emulator has read from a device, with one or more segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
-    /// The packet with its offload header.
+    /// The packet, preceded by its offload header.
     bytes: Arc<[u8]>,
     /// The split into segments; `None` for a single packet.
     split: Option<Split>,
@@ -76,12 +76,12 @@ impl Packet {
         Ok(Self { bytes: bytes.into(), split })
     }
 
-    /// Returns the number of segments, each of which is one packet on the link.
+    /// Returns the number of segments of this packet. Each is a packet of its own on the link.
     pub fn segments(&self) -> usize {
         self.split.map_or(1, |split| self.data(&split).div_ceil(split.size).max(1))
     }
 
-    /// Returns the length of one segment, including its IP header.
+    /// Returns the length of segment number `segment` in bytes, including its IP header.
     pub fn segment_bytes(&self, segment: usize) -> u64 {
         let bytes = match &self.split {
             None => self.bytes.len() - OFFLOAD_HEADER,
@@ -180,7 +180,7 @@ impl Split {
         if !is_last {
             tcp[13] &= !FIN_PSH;
         }
-        // The checksum of the pseudo header (RFC 9293, 3.1). The device adds the rest.
+        // Write the checksum of the pseudo header only (RFC 9293, 3.1): the device adds that of the data.
         put(tcp, TCP_CHECKSUM, fold(sum(addresses) + TCP + transport as u32));
     }
 }
@@ -196,7 +196,7 @@ fn complete_checksum(bytes: &mut [u8]) {
         return;
     }
     let checksum = !fold(sum(rest));
-    // In UDP, a checksum of zero means that there is none (RFC 768).
+    // Avoid 0, which means in UDP that the packet has no checksum (RFC 768).
     let is_none = checksum == 0 && offset == UDP_CHECKSUM;
     put(rest, offset, if is_none { 0xffff } else { checksum });
 }
@@ -223,7 +223,7 @@ pub(crate) mod tests {
 
     const SIZE: usize = 1000;
 
-    /// Returns 3500 bytes of TCP data in four segments, as a device returns them.
+    /// Returns 3500 bytes of TCP data in four segments, in the form in which a TUN device returns them.
     pub fn many(is_v4: bool) -> Vec<u8> {
         let ip_header = if is_v4 { 20 } else { 40 };
         let mut bytes = vec![0; OFFLOAD_HEADER];
@@ -344,7 +344,7 @@ pub(crate) mod tests {
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!((packet.segments(), packet.segment_bytes(0)), (1, 28));
         assert_eq!(packet.run(0..1, &mut Vec::new()).concat(), bytes);
-        // The packet ends with its header, so no bit is changed.
+        // The packet has no bytes after its header, so no bit is changed.
         bytes.truncate(OFFLOAD_HEADER + 20);
         assert_eq!(Packet::parse(&bytes).unwrap().changed(0, 9), bytes);
     }

@@ -20,7 +20,7 @@ pub(crate) struct Capture {
 #[derive(Debug)]
 struct CapturedPacket {
     at: Instant,
-    /// Length of the IP packet.
+    /// Length of the whole IP packet in bytes.
     bytes: u32,
     /// The first bytes of the packet, at most [`SNAP`].
     begin: Vec<u8>,
@@ -30,7 +30,7 @@ struct CapturedPacket {
 const WAITING: usize = 4096;
 /// Bytes kept of a packet: IP and TCP headers with all options, and an iSCSI header.
 const SNAP: usize = 256;
-/// Time for which a record may stay in a buffer before it is written.
+/// Maximum time for which a captured packet stays in a buffer before it is written to the file.
 const FLUSH: Duration = Duration::from_secs(1);
 /// The magic number of a file with nanoseconds.
 const MAGIC: u32 = 0xa1b2_3c4d;
@@ -38,7 +38,7 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 const RAW_IP: u32 = 101;
 
 impl Capture {
-    /// Makes or truncates the file.
+    /// Creates the capture file, or truncates an existing one.
     pub fn create(path: &Path) -> io::Result<Self> {
         let mut file = BufWriter::new(File::create(path)?);
         file.write_all(&file_header())?;

@@ -67,7 +67,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const LIMITS: PacketQueueLimits = PacketQueueLimits { bytes: 5000, packets: 10 };
-    /// One byte per microsecond.
+    /// A rate of one byte per microsecond, in bits per second.
     const RATE: u64 = 8_000_000;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Packets in flight, ordered by their arrival.
+//! The packets in flight on one direction of a link, in the order of their arrival.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -12,12 +12,12 @@ use crate::packet::Packet;
 #[derive(Debug, Default)]
 pub(crate) struct PacketsInFlight {
     heap: BinaryHeap<Reverse<Arriving>>,
-    /// Sum of the packets' lengths.
+    /// Sum of the lengths of all packets in flight, in bytes.
     bytes: u64,
     count: u64,
 }
 
-/// Segments of one packet that arrive together.
+/// Segments of one packet that arrive at the same time.
 #[derive(Clone, Debug)]
 pub(crate) struct Arriving {
     pub at: Instant,
@@ -61,7 +61,7 @@ impl PacketsInFlight {
         self.heap.peek().map(|Reverse(first)| first.at)
     }
 
-    /// Removes and returns the first segments in flight, if they have arrived by `now`.
+    /// Removes and returns the segments that arrive first, if they have arrived by `now`.
     pub fn arrive(&mut self, now: Instant) -> Option<Arriving> {
         if self.next()? > now {
             return None;

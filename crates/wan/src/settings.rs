@@ -1,4 +1,4 @@
-//! The settings of one direction of a link, with their ranges.
+//! The settings of one direction of a link, with their valid ranges.
 
 use std::{fmt::Display, ops::RangeInclusive, time::Duration};
 
@@ -34,7 +34,7 @@ pub struct DirectionSettings {
     pub reorder_by: Duration,
     /// The share of packets that are duplicated.
     pub duplicate: f64,
-    /// The share of packets in which one bit is changed, after the IP header.
+    /// Share of the packets in which one bit behind the IP header is inverted.
     pub corrupt: f64,
     /// Background traffic as a share of the rate: 0 to 0.75.
     pub background: f64,
@@ -46,9 +46,9 @@ pub struct DirectionSettings {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PacketLossModel {
-    /// Independent losses with this probability (Bernoulli).
+    /// Each packet is lost with this probability, independently of the others (Bernoulli).
     Random(f64),
-    /// Losses in bursts (Gilbert-Elliott).
+    /// Packets are lost in bursts (Gilbert-Elliott model).
     Bursts(BurstLossModel),
 }
 
@@ -59,9 +59,9 @@ pub struct BurstLossModel {
     pub begin: f64,
     /// Probability of a change from bad to good, above 0. A bad state lasts 1 / `end` packets on average.
     pub end: f64,
-    /// Probability of a loss in the bad state.
+    /// Probability with which a packet is lost while the link is in the bad state.
     pub loss_bad: f64,
-    /// Probability of a loss in the good state.
+    /// Probability with which a packet is lost while the link is in the good state.
     pub loss_good: f64,
 }
 

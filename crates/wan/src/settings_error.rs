@@ -8,10 +8,9 @@ pub enum LinkSettingsError {
         /// The name of the setting in messages.
         setting: &'static str,
         value: String,
-        /// The valid range, and its reason.
+        /// The valid range of the setting, and the reason for its limits.
         range: String,
     },
-    /// Two settings conflict.
     #[error("{0}")]
     Together(String),
 }

@@ -25,7 +25,7 @@ pub(crate) fn make_tun(tun: File, name: &str) -> io::Result<OwnedFd> {
             ifru_flags: (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short,
         },
     };
-    // The last byte of the name stays zero and terminates it.
+    // Do not fill the last byte of the name: it stays zero and terminates the string.
     let room = request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut();
     room.zip(name.bytes()).for_each(|(to, byte)| *to = byte as libc::c_char);
     // SAFETY: the descriptor is open, and the request is one `ifreq`, which the call reads and writes.
@@ -38,9 +38,9 @@ pub(crate) fn make_tun(tun: File, name: &str) -> io::Result<OwnedFd> {
     Ok(tun.into())
 }
 
-/// Gives this thread real-time priority over all normal threads.
+/// Gives the calling thread real-time priority over all threads without it.
 pub(crate) fn run_first() -> io::Result<()> {
-    // Use the lowest real-time priority: this thread need not precede other real-time threads.
+    // The lowest real-time priority is sufficient: this thread need not precede other real-time threads.
     let lowest = libc::sched_param { sched_priority: 1 };
     // SAFETY: zero means this thread, and the parameter is read only.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) })

@@ -26,9 +26,9 @@ pub struct Lateness {
     pub max_us: f64,
 }
 
-/// A run is tainted if the median of the lateness exceeds this.
+/// A run counts as disturbed if the median lateness of its packets exceeds this number of microseconds.
 const LATE_MEDIAN_US: f64 = 100.0;
-/// A run is tainted if the 99th percentile of the lateness exceeds this.
+/// A run counts as disturbed if the 99th percentile of the lateness exceeds this number of microseconds.
 const LATE_P99_US: f64 = 1000.0;
 /// A run is tainted if the host takes a larger share of the processors' time (steal time). Above
 /// it, gaps of 5 to 50 ms were seen.

@@ -112,7 +112,7 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
 fn the_delay_is_within_100_us_of_the_configured_delay() {
     let Some(options) = options(DirectionSettings::default()) else { return };
     let mut link = Link::open(&options).unwrap();
-    // Other processes may disturb one measurement, but not three in a row.
+    // Repeat a missed measurement: other processes may disturb one, but hardly three in a row.
     let mut misses = Vec::new();
     for _ in 0..3 {
         misses.clear();
@@ -143,7 +143,7 @@ fn the_delay_is_met_at_all_distances_of_the_papers() {
         let delay = delay * MS;
         let settings = DirectionSettings { delay, ..DirectionSettings::default() };
         link.change([settings.clone(), settings]).unwrap();
-        // Other processes may disturb a measurement.
+        // Repeat a missed measurement, because other processes may have disturbed it.
         let is_met = (0..3).any(|_| {
             let times = round_trips(&options.name, delay, count);
             let at = |part: usize| times[times.len() * part / 100];
@@ -233,7 +233,7 @@ fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
                     thread::sleep(MS / 4);
                 }
             }
-            // This number ends the receiver. Send it repeatedly, since some packets may be lost.
+            // This number ends the receiver. Send it several times, since some packets may be lost.
             (0..20).for_each(|_| drop(socket.send_to(&u32::MAX.to_be_bytes(), far)));
         });
         receiver.join().unwrap()
@@ -313,7 +313,7 @@ fn tcp_transfers_its_data_correctly_in_spite_of_all_packet_faults() {
 
 /// Returns the bits per second of TCP data with Reno in a given time over this many connections.
 fn bulk(link: &str, connections: usize, time: Duration) -> f64 {
-    /// Time in which the connections reach their rate.
+    /// At the start, the connections need this time to reach their rate.
     const BEGINNING: Duration = Duration::from_millis(500);
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
