@@ -154,7 +154,7 @@ pub enum Unassembled {
     TooFar(usize),
 }
 
-/// A program while it is being assembled.
+/// Assembles a BPF program from instructions, with labels for its jumps.
 #[derive(Debug, Default)]
 pub struct Assembler {
     instructions: Vec<Instruction>,
@@ -196,7 +196,7 @@ impl Assembler {
         self.push(Instruction::new(ALU64 | 0x80, to as u8, 0, 0, 0));
     }
 
-    /// Reads memory into `to`. The rest of the register becomes zero.
+    /// Loads memory into the register `to`. The upper bits of the register become zero.
     pub fn load(&mut self, to: Register, from: BpfMemoryOperand) {
         let opcode = LDX | MEM | from.width;
         self.push(Instruction::new(opcode, to as u8, from.base as u8, from.offset, 0));
@@ -214,7 +214,7 @@ impl Assembler {
         });
     }
 
-    /// Adds `what` to memory atomically.
+    /// Adds the register `what` to memory atomically.
     pub fn atomic_add(&mut self, to: BpfMemoryOperand, what: Register) {
         let opcode = STX | ATOMIC | to.width;
         self.push(Instruction::new(opcode, to.base as u8, what as u8, to.offset, 0));
@@ -237,17 +237,17 @@ impl Assembler {
         self.operate(JMP | is as u8, left, right.into(), 0);
     }
 
-    /// Calls a helper by its number; the result is in R0.
+    /// Calls the BPF helper with this number. R0 receives the result.
     pub fn call(&mut self, helper: i32) {
         self.push(Instruction::new(JMP | CALL, 0, 0, 0, helper));
     }
 
-    /// Calls a kernel function by its number in the kernel's BTF.
+    /// Calls the kernel function with this number in the kernel's BTF (type information).
     pub fn call_kernel(&mut self, function: u32) {
         self.push(Instruction::new(JMP | CALL, 0, KERNEL_FUNCTION, 0, function as i32));
     }
 
-    /// Sets `to` to the map with this descriptor. Takes two instructions.
+    /// Loads the map with this file descriptor into `to`. Takes two instructions.
     pub fn load_map(&mut self, to: Register, descriptor: i32) {
         self.push(Instruction::new(LOAD_DOUBLE, to as u8, MAP_DESCRIPTOR, 0, descriptor));
         self.push(Instruction(0));
@@ -299,7 +299,7 @@ const SOURCE_REGISTER: u8 = 0x08;
 const CALL: u8 = 0x80;
 const EXIT: u8 = 0x90;
 const FETCH: i32 = 0x01;
-/// The opcode that loads a 64-bit constant (LD, IMM, DW). It takes two instructions.
+/// Opcode of the two-word instruction that loads a 64-bit constant (LD, IMM, DW).
 const LOAD_DOUBLE: u8 = 0x18;
 const MAP_DESCRIPTOR: u8 = 1;
 const KERNEL_FUNCTION: u8 = 2;

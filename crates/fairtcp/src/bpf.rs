@@ -23,7 +23,7 @@ pub struct Map<'a> {
     pub name: &'a str,
     /// A BTF object, and the numbers of two types in it: those of the keys and of the values.
     pub types: Option<(BorrowedFd<'a>, u32, u32)>,
-    /// For a struct_ops map, the type of its value in the kernel's own BTF.
+    /// For a struct_ops map, the number of its value type in the kernel's own BTF (type information).
     pub kernel_value: u32,
 }
 
@@ -222,7 +222,7 @@ const LOG_BYTES: usize = 1 << 20;
 /// The number of lines at the end of the log that contain the verifier's reason.
 const LOG_LINES: usize = 12;
 
-// Constants of linux/bpf.h.
+// Constants from linux/bpf.h.
 const MAP_CREATE: libc::c_int = 0;
 const MAP_LOOKUP_ELEM: libc::c_int = 1;
 const MAP_UPDATE_ELEM: libc::c_int = 2;

@@ -77,13 +77,13 @@ impl Btf {
         Ok(Self { bytes, strings, types })
     }
 
-    /// Returns the type number of the structure with this name.
+    /// Returns the number of the kernel's structure type `name`.
     #[must_use]
     pub fn structure(&self, name: &str) -> Option<TypeId> {
         self.find(STRUCT, name)
     }
 
-    /// Returns the type number of the function with this name.
+    /// Returns the number of the kernel's function `name`.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<TypeId> {
         self.find(FUNC, name)
@@ -106,7 +106,7 @@ impl Btf {
         Some(Field { offset_bits, length_bits })
     }
 
-    /// Returns the index, from zero, of the member with this name.
+    /// Returns the index of the structure's member `name`, counted from 0.
     #[must_use]
     pub fn member_index(&self, structure: TypeId, name: &str) -> Option<u32> {
         Some(self.member(structure, name)?.index)

@@ -27,7 +27,7 @@ pub(crate) mod at {
     pub const SRTT: i16 = 24;
     /// The variation of the round trip time in quarters of a microsecond: 4 bytes.
     pub const RTTVAR: i16 = 28;
-    /// The counters, 8 bytes each: see the fields of [`EnsembleControlBlock`] with these names.
+    /// Offsets of counters of 8 bytes each: see the fields of [`EnsembleControlBlock`] with these names.
     pub const GROWN: i16 = 32;
     pub const CUTS: i16 = 40;
     pub const FLOORED: i16 = 48;
@@ -51,9 +51,9 @@ pub(crate) mod at {
     pub const ROUND: i16 = 104;
     /// The time when the current round began.
     pub const ROUND_BEGAN: i16 = 112;
-    /// The time when a member was last application-limited; zero if this never happened.
+    /// Offset of the time at which a member had too little data to send; the time is 0 if that never happened.
     pub const LIMITED_AT: i16 = 120;
-    /// The minimum round trip time; zero if it is unknown.
+    /// Offset of the minimum round trip time, which is 0 if it is unknown.
     pub const LEAST_RTT: i16 = 128;
     pub const LEAST_RTT_AT: i16 = 136;
     /// The rate that the next round must exceed by a quarter; otherwise [`FULL_ROUNDS`] is increased.
@@ -65,11 +65,11 @@ pub(crate) mod at {
     /// The time when the current phase, or the mode DRAIN, began.
     pub const PHASE_BEGAN: i16 = 168;
     pub const PROBE_ENDS: i16 = 176;
-    /// The minimum round trip time in this cycle; zero if none was measured yet.
+    /// Offset of the minimum round trip time in this cycle, which is 0 if none was measured yet.
     pub const CYCLE_RTT: i16 = 184;
     /// 1 if the last cycle has shown that other flows keep a queue on the path, else 0.
     pub const IS_CROWDED: i16 = 192;
-    /// The number of times that the ensemble entered PROBE_RTT.
+    /// Offset of the number of times that the ensemble has entered the phase PROBE_RTT.
     pub const PROBES: i16 = 200;
     /// The number of completed cycles of PROBE_BW.
     pub const CYCLES: i16 = 208;
@@ -98,9 +98,9 @@ pub(crate) const RATE_BITS: i32 = 24;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EnsembleControlBlock {
     pub members: u32,
-    /// The congestion window of the ensemble, in segments.
+    /// Congestion window that all members of the ensemble share, in segments.
     pub cwnd: f64,
-    /// The slow start threshold of the ensemble, in segments; infinite before the first loss.
+    /// Slow start threshold of the ensemble, in segments; infinite before the first loss.
     pub ssthresh: f64,
     /// The smoothed round trip time that a member has measured last.
     pub srtt: Duration,
@@ -123,7 +123,7 @@ pub struct EnsembleControlBlock {
     pub path: Option<PathModel>,
 }
 
-/// The ensemble's model of its path.
+/// The network path of an ensemble, as its members have measured it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PathModel {
     /// The bandwidth that the ensemble can use, in segments per second: the maximum rate of the last ten rounds.
@@ -179,7 +179,7 @@ impl EnsembleControlBlock {
         value
     }
 
-    /// Parses the first [`BLOCK_BYTES`] bytes of a block, as they are in the map.
+    /// Parses the first [`BLOCK_BYTES`] bytes of a control block, as the BPF map holds them.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; BLOCK_BYTES]) -> Self {
         let word = |offset: i16| {
@@ -190,7 +190,7 @@ impl EnsembleControlBlock {
     }
 }
 
-/// The map of all blocks in the memory of this process, for reading.
+/// The BPF map of all control blocks, mapped into this process for reading.
 pub(crate) struct Mapped {
     start: NonNull<AtomicU64>,
     blocks: usize,

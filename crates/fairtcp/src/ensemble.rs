@@ -1,4 +1,4 @@
-//! Ensembles: the connections of a session share one congestion window.
+//! Ensembles: all connections of a session share one congestion window.
 
 use std::{
     io,
@@ -36,7 +36,7 @@ impl Default for EnsembleOptions {
     }
 }
 
-/// How a window grows.
+/// How a congestion window grows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Growth {
     /// The window grows by one step per acknowledgment, as in Linux 2.4 and thus in the paper. Windows stay smaller
@@ -49,13 +49,13 @@ pub enum Growth {
     ByModel,
 }
 
-/// Which connections share a window.
+/// Which connections share a congestion window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WindowSharing {
     /// Each connection has its own window. The program is the same but nothing is shared, which gives measurements
     /// something to compare with.
     Connection,
-    /// The connections of an ensemble share one window.
+    /// All connections of a session (an ensemble) share one window.
     Session,
 }
 
@@ -64,7 +64,7 @@ pub enum WindowSharing {
 pub struct Fair {
     loaded: LoadedCongestionControl,
     options: EnsembleOptions,
-    /// For each block, true if an ensemble of this process uses it.
+    /// For each control block, true if an ensemble of this process uses it.
     taken: Mutex<Vec<bool>>,
 }
 
@@ -83,13 +83,13 @@ impl Fair {
         Ok(Self { loaded, options: options.clone(), taken })
     }
 
-    /// Returns the registered name, as TCP_CONGESTION reports it.
+    /// Returns the name under which the kernel knows the congestion control (TCP_CONGESTION).
     #[must_use]
     pub fn name(&self) -> &str {
         &self.loaded.name
     }
 
-    /// Allocates a block that no ensemble uses and that has no members.
+    /// Allocates a control block that no ensemble uses and that no connection is a member of.
     fn take_block(&self) -> Result<u32, Error> {
         let mut taken = lock(&self.taken);
         let is_free = |&number: &u32| {
@@ -111,12 +111,12 @@ impl Fair {
 /// when a member leaves, the member is counted forever, and the block cannot be used again until the process ends.)
 pub struct Ensemble {
     fair: Arc<Fair>,
-    /// The numbers of the blocks: one, or with [`WindowSharing::Connection`] one for each connection.
+    /// Numbers of the control blocks: one; with [`WindowSharing::Connection`] one for each connection.
     blocks: Mutex<Vec<u32>>,
 }
 
 impl Ensemble {
-    /// Returns an ensemble without members.
+    /// Creates an ensemble without connections.
     ///
     /// # Errors
     /// [`Error::NoRoom`].
@@ -199,7 +199,7 @@ impl Ensemble {
         }
     }
 
-    /// Returns the current shared state: one block, or with [`WindowSharing::Connection`] one for each connection.
+    /// Returns the present shared state: one block, or with [`WindowSharing::Connection`] one for each connection.
     #[must_use]
     pub fn blocks(&self) -> Vec<EnsembleControlBlock> {
         lock(&self.blocks).iter().map(|&number| self.fair.loaded.blocks.block(number)).collect()

@@ -4,16 +4,15 @@ use std::io;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel does not describe its types.
+    /// The kernel does not provide its type information (BTF).
     #[error("the kernel does not describe its types (/sys/kernel/btf/vmlinux: {0})")]
     NoTypes(#[source] io::Error),
-    /// The BTF of the kernel has a form that this crate cannot parse.
+    /// The kernel's type information (BTF) has a form that this crate cannot parse.
     #[error("the kernel's description of its types is not understood: {0}")]
     Types(&'static str),
     /// A structure or function of the kernel that the program needs is missing or has another form.
     #[error("this kernel's TCP is not supported: {0}")]
     OtherTcp(String),
-    /// This process may not load BPF programs.
     #[error("this process may not load BPF programs ({0})")]
     NotAllowed(#[source] io::Error),
     /// The kernel does not support BPF, or no congestion control in BPF.
@@ -28,7 +27,7 @@ pub enum Error {
     Refused {
         program: &'static str,
         error: io::Error,
-        /// The end of the verifier's log; may be empty.
+        /// The last part of the verifier's log; may be empty.
         log: String,
     },
     /// Other congestion controls use the name, and also all names that consist of it and a number.
@@ -48,7 +47,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns what an administrator can do about the problem, if anything.
+    /// Returns a remedy for the administrator; `None` if there is none.
     #[must_use]
     pub fn remedy(&self) -> Option<&'static str> {
         match self {

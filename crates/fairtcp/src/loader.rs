@@ -1,4 +1,4 @@
-//! Loads the BPF programs and registers them as a congestion control of the kernel.
+//! Loads the BPF programs, and registers them with the kernel as a congestion control.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ pub struct LoadedCongestionControl {
     members_map: OwnedFd,
     /// The attributes with which `blocks_map` was created.
     shape: Map<'static>,
-    /// The registration; closing this descriptor ends it.
+    /// The registration with the kernel, which ends when this descriptor is closed.
     _link: OwnedFd,
 }
 
@@ -44,21 +44,21 @@ impl LoadedCongestionControl {
         Ok(Self { name, blocks: mapped, blocks_map, members_map, shape, _link: link })
     }
 
-    /// Resets a block to the initial state.
+    /// Resets control block `number` to the state of a new ensemble.
     pub fn clear_block(&self, number: u32, per_ack: bool) -> Result<(), Error> {
         let value = EnsembleControlBlock::fresh(per_ack, self.shape.value_bytes as usize);
         bpf::update(self.blocks_map.as_fd(), &self.shape, number, &value)
             .map_err(|error| Error::Kernel { step: "writing a control block", error })
     }
 
-    /// Sets the ensemble that a socket joins when it selects this congestion control.
+    /// Sets the ensemble that `socket` joins when it selects this congestion control.
     pub fn assign(&self, socket: BorrowedFd<'_>, ensemble: u32) -> Result<(), Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::update(self.members_map.as_fd(), &ASSIGNED, key, &ensemble.to_le_bytes())
             .map_err(|error| Error::Kernel { step: "assigning a socket to an ensemble", error })
     }
 
-    /// Undoes [`Self::assign`] for a socket.
+    /// Removes the ensemble that [`Self::assign`] has set for `socket`.
     pub fn unassign(&self, socket: BorrowedFd<'_>) -> Result<(), Error> {
         let key = socket.as_raw_fd() as u32;
         bpf::remove(self.members_map.as_fd(), &ASSIGNED, key)
@@ -72,7 +72,7 @@ impl LoadedCongestionControl {
             .map_err(|error| Error::Kernel { step: "reading a socket's ensemble", error })
     }
 
-    /// Makes the kernel refuse assignments from now on.
+    /// From now on, makes the kernel refuse to assign sockets to ensembles (for tests).
     #[cfg(test)]
     pub fn refuse_assignments(&mut self) {
         // Use an array map in place of the socket storage: its only valid key is 0, which is not the descriptor of a
@@ -82,7 +82,7 @@ impl LoadedCongestionControl {
     }
 }
 
-/// The struct_ops map that is to be registered, before its name is set.
+/// The struct_ops map that registers the congestion control, before its name is set.
 struct Registration {
     value: Vec<u8>,
     value_type: u32,
@@ -163,7 +163,7 @@ impl Registration {
             max_entries: 1,
             flags: F_LINK,
             name: "fairtcp",
-            // The kernel requires a BTF object here but does not use it.
+            // The kernel requires a BTF object here, but does not use it.
             types: Some((self.types.as_fd(), 0, 0)),
             kernel_value: self.value_type,
         };
@@ -260,7 +260,7 @@ const MAX_BESIDE: u32 = 64;
 /// The longest name: TCP_CA_NAME_MAX (16) less the terminating zero and `_64`.
 const MAX_NAME: usize = 12;
 
-// Constants of linux/bpf.h and net/tcp.h.
+// Constants from linux/bpf.h and net/tcp.h.
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_SK_STORAGE: u32 = 24;
 const MAP_TYPE_STRUCT_OPS: u32 = 26;

@@ -113,7 +113,7 @@ fn growth_after_a_reduction_depends_on_the_data_in_flight() {
         sock.state = state;
         let mut grows = |prior_in_flight| {
             let before = twin.blocks[0].window;
-            // This acknowledgment is for a segment beyond a gap.
+            // Acknowledge a segment behind a gap.
             let sample = Sample { acked_sacked: 1, prior_in_flight, ..Sample::default() };
             twin.cong_control(&mut sock, &sample);
             twin.blocks[0].window - before

@@ -73,7 +73,7 @@ fn offered() -> Vec<String> {
     list.expect("IPv4").split_whitespace().map(str::to_owned).collect()
 }
 
-/// Waits until `is_so` returns true, since the kernel does some of its work later.
+/// Waits until `is_so` returns true. The kernel does a part of its work with a delay.
 fn wait_for(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -151,7 +151,7 @@ fn ensembles_do_not_share_and_a_block_with_members_is_not_assigned_again() {
     let (one, two) = (Ensemble::new(&fair).unwrap(), Ensemble::new(&fair).unwrap());
     one.join(&near[0]).unwrap();
     assert_eq!((one.blocks()[0].members, two.blocks()[0].members), (1, 0));
-    // The first session has ended, but its connection still exists and uses its block.
+    // The first session has ended, but its connection still exists and uses the control block.
     drop(one);
     let three = Ensemble::new(&fair).unwrap();
     assert_eq!(three.blocks()[0].members, 0);
@@ -232,13 +232,13 @@ impl Drop for Other {
     }
 }
 
-/// This is not a test, but the code of the process that [`Other`] starts.
+/// Not a test of its own: this code runs in the process that [`Other`] starts.
 #[test]
 #[ignore = "part of the test below"]
 fn another_process() {
     let Some(fair) = load("fairtest_x", EnsembleOptions::default()) else { return };
     println!("\nloaded as {}", fair.name());
-    // End this process at the latest when the test has ended.
+    // End this process when the test ends, which closes the standard input.
     let _ = std::io::stdin().read(&mut [0]);
 }
 

@@ -15,12 +15,12 @@ const LINE: u64 = 100_000_000;
 /// Which connections share a path model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Each connection has its own model, as in BBR.
+    /// Each connection has a path model of its own, as with BBR.
     Alone,
     /// Each connection has its own model, but the rates are measured as in an ensemble. This shows differences that are
     /// not caused by sharing.
     Apart,
-    /// The connections of a session share one model.
+    /// All connections of a session share one path model.
     Together,
 }
 
@@ -57,7 +57,7 @@ impl Trial {
         }
     }
 
-    /// Makes the load writes of 128 KiB, 32 of them at a time.
+    /// Makes the load consist of writes of 128 KiB, with 32 of them in flight.
     fn commands(self) -> Self {
         Self { load: Load::Commands { segments: 91, outstanding: 32 }, ..self }
     }

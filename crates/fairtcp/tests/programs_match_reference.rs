@@ -17,7 +17,7 @@ use support::{
 
 const BLOCKS: usize = 3;
 
-/// Returns a random state of a socket, also one that no kernel produces.
+/// Returns a random state of a socket, which may be one that no kernel produces.
 fn sock(rng: &mut Rng) -> Sock {
     let mut small = |bound: u64| rng.below(bound) as u32;
     let mut sock = Sock {
@@ -159,7 +159,7 @@ fn operate(
     what
 }
 
-/// Returns a random path model, also one that no path causes.
+/// Returns a random path model, which may be one that no real path causes.
 fn model(rng: &mut Rng) -> Model {
     let now = 20_000_000;
     let probes = Mode::ProbeBandwidth;
@@ -175,7 +175,7 @@ fn model(rng: &mut Rng) -> Model {
         },
         mode: mode[rng.below(7) as usize],
         path: PathEstimate {
-            // The sum is at least the rate of one member.
+            // The sum of the members' rates is at least the rate of one member.
             rate: (1 << 20) + rng.below(1 << 20),
             in_flight: rng.below(200) as i64 - 20,
             round: rng.below(40),

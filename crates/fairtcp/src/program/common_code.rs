@@ -9,7 +9,7 @@ use crate::{
     control_block::{FRACTION_BITS, at},
 };
 
-/// Which state the members of an ensemble share.
+/// Whether the members of an ensemble share a congestion window or a model of the path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EnsembleAlgorithm {
     Model,
@@ -20,7 +20,7 @@ pub enum EnsembleAlgorithm {
 pub struct Maps {
     /// The descriptor of the map from the number of an ensemble to its control block.
     pub blocks: i32,
-    /// The descriptor of the map from a socket to the number of its ensemble.
+    /// File descriptor of the map that holds the ensemble number of each socket.
     pub members: i32,
 }
 
@@ -43,8 +43,8 @@ pub mod private {
     /// 4 bytes: `prr_delivered` of RFC 6937.
     pub const DELIVERED: i16 = 16;
 
-    // With a path model, the following fields replace all fields except `ENSEMBLE`.
-    /// 4 bytes: the state of the connection (`tcp_ca_state`) at the last acknowledgment.
+    // With a path model, the fields below take the place of all fields above except `ENSEMBLE`.
+    /// Offset of 4 bytes: the connection's state (`tcp_ca_state`) at the last acknowledgment.
     pub const STATE: i16 = 4;
     /// 4 bytes: the number of the member's segments in flight that the total in the block includes.
     pub const IN_FLIGHT: i16 = 8;
@@ -64,7 +64,7 @@ pub mod private {
 
 /// The register that holds the socket, in all programs.
 pub(super) const SK: Register = R6;
-/// The register that holds the control block of the ensemble, after `find_block`.
+/// The register that points to the ensemble's control block after `find_block`.
 pub(super) const BLOCK: Register = R7;
 
 /// The minimum window of a member in segments (RFC 5681, (4)). With a single segment in flight, only a timeout could
@@ -74,7 +74,7 @@ pub(super) const LEAST_SEGMENTS: i32 = 2;
 // The number of a BPF helper function in linux/bpf.h.
 const MAP_LOOKUP_ELEM: i32 = 1;
 
-/// A program while it is being assembled.
+/// A BPF program that is being assembled, with the layout of the kernel's structures.
 pub(super) struct Code<'a> {
     pub a: Assembler,
     pub kernel: &'a Kernel,
@@ -99,7 +99,7 @@ impl<'a> Code<'a> {
         self.look_up(none);
     }
 
-    /// Does the same as `find_block`, but for the ensemble whose number is in R2.
+    /// Like `find_block`, but for the ensemble whose number is in R2.
     pub fn look_up(&mut self, none: BpfJumpLabel) {
         const KEY: i16 = -4;
         let a = &mut self.a;
@@ -128,7 +128,7 @@ impl<'a> Code<'a> {
         self.signed_at_least(to, floor);
     }
 
-    /// Sets `to` to the minimum window for this number of members, with fractional bits.
+    /// Sets `to` to the minimum window of an ensemble with `members` members, with fractional bits.
     pub fn floor(&mut self, to: Register, members: Register) {
         self.a.set(to, members);
         self.a.alu(Alu::Mul, to, LEAST_SEGMENTS << FRACTION_BITS);
@@ -170,7 +170,7 @@ impl<'a> Code<'a> {
         let a = &mut self.a;
         a.store(private_double(kernel, private::TAKEN), R4);
         a.store(private_word(kernel, private::IS_CUT), private::CUT);
-        // A recovery begins, so reset this count as the kernel's tcp_init_cwnd_reduction() does.
+        // A recovery begins, so reset the count of delivered segments, as the kernel's tcp_init_cwnd_reduction() does.
         a.store(private_word(kernel, private::DELIVERED), 0);
         a.set(R0, R1);
         a.alu(Alu::Sub, R0, R4);
@@ -180,7 +180,7 @@ impl<'a> Code<'a> {
         self.count(at::CUTS, R5);
     }
 
-    /// Adds one to a counter in the block. Overwrites `scratch`.
+    /// Adds 1 to a counter in the ensemble's control block. Overwrites the register `scratch`.
     pub fn count(&mut self, counter: i16, scratch: Register) {
         self.a.set(scratch, 1);
         self.a.atomic_add(BLOCK.double(counter), scratch);
@@ -213,7 +213,7 @@ impl<'a> Code<'a> {
         self.choose(to, If::SignedAtMost, most.into());
     }
 
-    /// Sets `to` to `other`, unless the comparison `unless` of the two is true.
+    /// Sets `to` to `other`, unless the comparison `unless` holds for the two.
     fn choose(&mut self, to: Register, unless: If, other: crate::asm::Operand) {
         let stays = self.a.label();
         self.a.jump_if(to, unless, other, stays);

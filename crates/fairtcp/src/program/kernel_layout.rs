@@ -5,12 +5,12 @@ use crate::{
     btf::{Btf, TypeId},
 };
 
-/// A bit field within one byte.
+/// The position of a bit field within one byte of a kernel structure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bits {
     /// The offset of the byte in the structure.
     pub byte: i16,
-    /// The position of the lowest bit of the field in its byte.
+    /// Position of the field's lowest bit in its byte.
     pub shift: u8,
     /// The mask of the bits, to be applied after the shift to the right.
     pub mask: u8,
@@ -44,7 +44,7 @@ pub struct Fields {
     pub tcp_mstamp: i16,
     pub is_cwnd_limited: Bits,
     pub ca_state: Bits,
-    /// The private state of the congestion control (`icsk_ca_priv`).
+    /// Offset of the congestion control's private state in a socket (`icsk_ca_priv`).
     pub private: i16,
     pub acked_sacked: i16,
     pub losses: i16,
@@ -121,7 +121,7 @@ impl Fields {
             tcp_mstamp: bytes(btf, tcp_sock, "tcp_mstamp", 8)?,
             is_cwnd_limited: bits("is_cwnd_limited")?,
             ca_state: bits("inet_conn.icsk_ca_state")?,
-            // The length is ICSK_CA_PRIV_SIZE, the same since Linux 4.12.
+            // Since Linux 4.12 the private state has 104 bytes (ICSK_CA_PRIV_SIZE).
             private: bytes(btf, tcp_sock, "inet_conn.icsk_ca_priv", 104)?,
             acked_sacked: bytes(btf, rate_sample, "acked_sacked", 4)?,
             losses: bytes(btf, rate_sample, "losses", 4)?,
@@ -150,7 +150,7 @@ fn bytes(btf: &Btf, id: TypeId, path: &str, length: u32) -> Result<i16, Error> {
     i16::try_from(field.offset_bits / 8).map_err(|_| other(path))
 }
 
-/// Returns a bit field that is within one byte.
+/// Finds a bit field of a kernel structure, which must lie within one byte.
 fn bits(btf: &Btf, id: TypeId, path: &str) -> Result<Bits, Error> {
     let field = btf.field(id, path).ok_or_else(|| other(path))?;
     let shift = field.offset_bits % 8;

@@ -23,7 +23,7 @@ use crate::{
 pub enum CongestionOperation {
     /// A socket has selected this congestion control. The kernel calls this at the latest when the socket is connected.
     Init,
-    /// A socket selects another congestion control, or is closed.
+    /// Called when a socket selects another congestion control or is closed.
     Release,
     /// The kernel has processed an acknowledgment.
     CongControl,
@@ -31,7 +31,7 @@ pub enum CongestionOperation {
     Ssthresh,
     /// The kernel has found that a loss was spurious: the segments were only late.
     UndoCwnd,
-    /// The state of the connection (`tcp_ca_state`) changes.
+    /// Called when the state of the connection (`tcp_ca_state`) changes.
     SetState,
 }
 
@@ -174,7 +174,7 @@ fn ssthresh(
     }
     code.a.exit();
     code.a.place(plain);
-    // Count deliveries in the recovery also for sockets that are in no ensemble.
+    // A recovery begins: reset its count of delivered segments also for a socket without an ensemble.
     code.a.store(private_word(kernel, private::DELIVERED), 0);
     code.a.set(R1, SK);
     code.a.call_kernel(kernel.reno_ssthresh);
@@ -204,7 +204,7 @@ fn undo_cwnd(
     code.a.finish()
 }
 
-/// Adds to the ensemble's window what the member's last reduction has taken from it.
+/// Returns to the ensemble's window the part by which the member's last reduction has reduced it.
 fn give_back(code: &mut Code<'_>) {
     let taken = private_double(code.kernel, private::TAKEN);
     let given = code.a.label();

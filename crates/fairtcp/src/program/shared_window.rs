@@ -16,20 +16,20 @@ use crate::{
 
 // Stack slots. In the whole program, R8 holds the number of segments that this acknowledgment acknowledges, selectively
 // or not.
-/// The number of segments that this acknowledgment has marked as lost.
+/// Stack slot: number of segments that this acknowledgment has marked as lost.
 pub(super) const LOSSES: BpfMemoryOperand = R10.double(-16);
-/// The number of segments in flight before this acknowledgment.
+/// Stack slot: number of segments in flight before this acknowledgment.
 pub(super) const IN_FLIGHT: BpfMemoryOperand = R10.double(-24);
-/// The kernel's flags for this acknowledgment.
+/// Stack slot: the kernel's flags for this acknowledgment.
 const FLAGS: BpfMemoryOperand = R10.double(-32);
-/// The sequence number that this acknowledgment acknowledges.
+/// Stack slot: the sequence number up to which data is acknowledged.
 const ACK: BpfMemoryOperand = R10.double(-40);
-/// The state of the connection (`tcp_ca_state`).
+/// Stack slot: the state of the connection (`tcp_ca_state`).
 pub(super) const STATE: BpfMemoryOperand = R10.double(-48);
 /// If there is no recovery now, the value that the member's `IS_CUT` had before this acknowledgment; otherwise zero.
 const ENDED: BpfMemoryOperand = R10.double(-56);
 
-// Constants of net/ipv4/tcp_input.c.
+// Constants from net/ipv4/tcp_input.c.
 const FLAG_DATA_ACKED: i32 = 0x04;
 const FLAG_SND_UNA_ADVANCED: i32 = 0x400;
 
@@ -39,7 +39,7 @@ pub(super) const STATE_CWR: i32 = 2;
 pub(super) const STATE_RECOVERY: i32 = 3;
 pub(super) const STATE_LOSS: i32 = 4;
 
-// The kernel's TCP_INFINITE_SSTHRESH in net/tcp.h: no loss has occurred yet.
+// The kernel's TCP_INFINITE_SSTHRESH in net/tcp.h, which stands for "no loss has occurred yet".
 pub(super) const INFINITE_SSTHRESH: i32 = 0x7fff_ffff;
 
 /// void cong_control(struct sock *sk, u32 ack, int flag, const struct rate_sample *rs), called at each acknowledgment.
@@ -66,7 +66,7 @@ pub(super) fn cong_control(kernel: &Kernel, maps: Maps) -> Result<Vec<Instructio
     code.a.finish()
 }
 
-/// Adds the instructions of `cong_control` for a socket that is in no ensemble.
+/// Emits the part of `cong_control` for a socket that belongs to no ensemble.
 pub(super) fn plain(code: &mut Code<'_>) {
     let (grow, pace) = (code.a.label(), code.a.label());
     code.own_share();
@@ -314,7 +314,7 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Sets R1 to a value other than zero if data was acknowledged.
+    /// Emits instructions that set R1 to a value other than zero if data was acknowledged.
     pub(super) fn data_acknowledged(&mut self) {
         self.a.load(R1, FLAGS);
         self.a.alu(Alu::And, R1, FLAG_DATA_ACKED);

@@ -19,7 +19,7 @@ const MAPS: Maps = Maps { blocks: 11, members: 12 };
 const RENO_SSTHRESH: u32 = 1001;
 const RENO_CONG_AVOID: u32 = 1002;
 
-/// Returns a layout whose offsets differ from those of every real kernel.
+/// Returns a layout of kernel structures whose offsets differ from those of all real kernels.
 pub fn kernel(control_gets_flags: bool) -> Kernel {
     let fields = Fields {
         snd_cwnd: 8,
@@ -73,7 +73,7 @@ const SAMPLE: u64 = 0x3_0000_0000;
 const STACK: u64 = 0x4_0000_0000;
 const BLOCKS: u64 = 0x5_0000_0000;
 const STORAGE: u64 = 0x6_0000_0000;
-/// The stack size of eBPF.
+/// Stack size of a BPF program in bytes.
 const STACK_BYTES: usize = 512;
 /// The most instructions that a run may execute. All programs are shorter and have no loop.
 const MAX_STEPS: usize = 1000;
@@ -115,7 +115,7 @@ impl Machine {
         self.blocks[number as usize * length..][..length].copy_from_slice(bytes);
     }
 
-    /// Returns the bytes of a block, as they are in the map.
+    /// Returns the bytes of control block `number`, as the BPF map holds them.
     pub fn block(&self, number: u32) -> &[u8] {
         let length = self.block_bytes();
         &self.blocks[number as usize * length..][..length]
@@ -240,7 +240,7 @@ impl Machine {
     }
 }
 
-/// Returns each field of four bytes with its offset.
+/// Returns the fields of the socket that have four bytes, with their offsets.
 fn words<'a>(f: &Fields, s: &'a mut Sock) -> [(i16, &'a mut u32); 14] {
     [
         (f.snd_cwnd, &mut s.snd_cwnd),
@@ -290,7 +290,7 @@ impl Control for Machine {
     }
 
     fn set_state(&mut self, sock: &mut Sock, state: u8) {
-        // Set the upper bytes of this one-byte argument, since a kernel leaves them undefined.
+        // Set the upper bytes of the argument, which a kernel leaves undefined: only the lowest byte counts.
         let argument = 0xabcd_ef00 | u64::from(state);
         self.run(CongestionOperation::SetState, sock, &[argument], &Sample::default());
     }

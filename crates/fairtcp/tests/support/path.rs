@@ -39,21 +39,21 @@ pub enum Load {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub path: Path,
-    /// For each session, the number of the ensemble of each of its connections.
+    /// For each session, the ensemble numbers of its connections.
     pub sessions: Vec<Vec<u32>>,
     pub load: Load,
     /// The length of the socket buffer of each connection, in segments.
     pub buffer_segments: u32,
-    /// The time at the start during which nothing is measured.
+    /// Duration of the warm-up, in which no values are measured.
     pub before: Time,
     pub counted: Time,
-    /// The sessions start within this time, each at a random time.
+    /// Each session starts at a random time within this duration.
     pub stagger: Time,
     /// The run ends early when this number of segments has arrived.
     pub enough: u64,
 }
 
-/// The result of a run.
+/// The values that a simulated run has measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shown {
     pub megabits_per_second: f64,
@@ -71,13 +71,13 @@ pub struct Shown {
     /// The total time in milliseconds that segments have waited in the queue. Dropped segments do not count.
     pub waited_ms: f64,
     pub waited: u64,
-    /// For each command, the milliseconds from its issue to its response.
+    /// Times in milliseconds from the issue of each command to its response.
     pub turnaround: Vec<f64>,
     pub ended: Time,
 }
 
 impl Shown {
-    /// Returns the standard deviation of the sum of the windows, relative to its mean.
+    /// Returns the standard deviation of the sum of all windows, divided by the mean of that sum.
     pub fn spread(&self) -> f64 {
         deviation(&self.aggregate) / mean(&self.aggregate)
     }
@@ -133,7 +133,7 @@ pub fn play(plan: &Plan, control: &mut dyn Control, seed: u64) -> Shown {
     run.end(control)
 }
 
-/// The state of a run while it is simulated.
+/// The state of a simulated run.
 struct PathRun<'a> {
     plan: &'a Plan,
     world: World,
@@ -250,7 +250,7 @@ impl<'a> PathRun<'a> {
         }
     }
 
-    /// Sends the responses to those commands of a sender whose data has arrived completely.
+    /// Sends the responses to all commands of a sender whose data has arrived completely.
     fn respond(&mut self, number: usize) {
         let of = self.sessions.iter().position(|it| it.senders.contains(&number));
         let of = of.expect("the session of the sender");
@@ -375,7 +375,7 @@ impl World {
         self.events.push(Reverse(Event { at, order: self.order, of, what }));
     }
 
-    /// Sends a segment into the path, where it may be lost.
+    /// Sends a segment over the path, which may lose it.
     pub fn transmit(&mut self, sender: usize, number: u64, transmission: u64) {
         self.shown.sent += 1;
         let frame = FRAME_BITS * SECOND / self.path.bits_per_second;

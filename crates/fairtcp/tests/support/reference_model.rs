@@ -26,10 +26,10 @@ const LEAST_WINDOW: u32 = 4;
 /// The number of rounds without growth of the rate after which the path is full.
 const FULL: u64 = 3;
 
-/// How the rate is measured.
+/// How the delivery rate of the path is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Measure {
-    /// The rate comes from the kernel's rate samples of one connection, as in BBR.
+    /// By the kernel's rate samples of one connection, as in BBR.
     Connection,
     /// The rate is the sum of the last delivery rates of all members.
     #[default]
@@ -45,7 +45,7 @@ pub enum Mode {
     ProbeRtt,
 }
 
-/// An ensemble control block with a path model. Times are in microseconds.
+/// The control block of an ensemble with a path model. All times are in microseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     pub measure: Measure,
@@ -71,7 +71,7 @@ pub struct ModelEnsemble {
     pub active: u32,
 }
 
-/// The measurements of the path and the numbers derived from them.
+/// The measured properties of the path, and the numbers derived from them.
 #[derive(Clone, Debug, Default)]
 pub struct PathEstimate {
     /// The sum of the members' last delivery rates.
@@ -110,7 +110,7 @@ pub struct RttProbe {
     pub probes: u64,
 }
 
-/// An acknowledgment, and what the model knows when it arrives.
+/// An acknowledgment, with the state of the ensemble at its arrival.
 struct Heard<'a> {
     sample: &'a Sample,
     /// Number of members with data to send.
@@ -129,7 +129,7 @@ impl Model {
         self.path.rates.into_iter().max().expect("a round")
     }
 
-    /// Returns the bandwidth-delay product times this gain.
+    /// Returns the product of bandwidth, minimum round trip time and `gain`, in segments.
     fn held(&self, gain: u64) -> u64 {
         (self.bandwidth() * self.path.least_rtt * gain / UNIT).div_ceil(1 << RATE_BITS)
     }
@@ -193,7 +193,7 @@ impl Model {
         self.probe_rtt(heard);
     }
 
-    /// Updates the minimum round trip time. Returns true if one is known.
+    /// Updates the minimum round trip time. Returns true if the model knows one.
     fn take_rtt(&mut self, heard: &Heard) -> bool {
         if let Some(rtt) = heard.sample.rtt_us {
             let rtt = u64::from(rtt.max(1));
@@ -463,7 +463,7 @@ impl Models {
         Self { models: measures.into_iter().map(model).collect() }
     }
 
-    /// Returns the bytes of a block, as they are in the map.
+    /// Returns the bytes of control block `number`, as the BPF map would hold them.
     pub fn block(&self, number: u32) -> Vec<u8> {
         self.models[number as usize].to_bytes()
     }
@@ -493,7 +493,7 @@ impl Control for Models {
         if sock.pacing_status == 0 {
             sock.pacing_status = 1;
         }
-        // Assume one millisecond as long as no round trip time was measured.
+        // Assume a round trip time of one millisecond until one was measured.
         let rtt = if sock.srtt_us < 8 { 1000 } else { u64::from(sock.srtt_us / 8) };
         let window = u64::from(sock.snd_cwnd) * u64::from(sock.mss_cache);
         sock.pacing_rate = window * (1_000_000 / UNIT) * STARTUP_GAIN / rtt;

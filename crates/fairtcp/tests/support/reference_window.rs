@@ -8,10 +8,10 @@ use super::sock::{
     Sock,
 };
 
-/// One segment in the unit of windows, which have 16 fractional bits.
+/// One segment, in the unit of windows with 16 fractional bits.
 const SEGMENT: i64 = 1 << 16;
 
-/// An ensemble control block of the algorithm with a shared window.
+/// The control block of an ensemble whose members share a congestion window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     pub window: i64,
@@ -69,7 +69,7 @@ impl Twin {
         Self { blocks: vec![Block { per_ack, ..Block::default() }; blocks] }
     }
 
-    /// Returns the bytes of a block, as they are in the map.
+    /// Returns the bytes of control block `number`, as the BPF map would hold them.
     pub fn block(&self, number: u32) -> [u8; BLOCK_BYTES] {
         self.blocks[number as usize].to_bytes()
     }
@@ -156,7 +156,7 @@ impl Control for Twin {
     }
 }
 
-/// Handles an acknowledgment for a socket that is in no ensemble and uses Reno.
+/// Handles an acknowledgment for a socket that belongs to no ensemble and uses Reno.
 pub fn control_plain(sock: &mut Sock, sample: &Sample) {
     if matches!(sock.state, CWR | RECOVERY) {
         reduce(sock, sample, sock.snd_ssthresh.min(sock.prior_cwnd));

@@ -17,10 +17,10 @@ const REORDERING: u64 = 3;
 const LEAST_RTO: Time = 200 * MILLISECOND;
 const MOST_RTO: Time = 120 * SECOND;
 
-/// The receiver, which acknowledges each segment when it arrives.
+/// A simulated TCP receiver, which acknowledges each segment on arrival.
 #[derive(Default)]
 pub struct Receiver {
-    /// All segments before this one have arrived.
+    /// All segments with a number below this one have arrived.
     pub next: u64,
     beyond: BTreeSet<u64>,
 }
@@ -50,7 +50,7 @@ struct Segment {
     sent_in: Flight,
 }
 
-/// The state of the connection when the segment was sent (draft-cheng-iccrg-delivery-rate-estimation, 3.1).
+/// State of the connection when a segment was sent (draft-cheng-iccrg-delivery-rate-estimation, 3.1).
 #[derive(Clone, Copy, Default)]
 struct Flight {
     delivered: u64,
@@ -59,16 +59,16 @@ struct Flight {
     is_app_limited: bool,
 }
 
-/// The segments that were sent, and their transmissions.
+/// The segments that the simulated sender has sent, and their transmissions.
 #[derive(Default)]
 struct SentSegments {
     /// Segments that are not acknowledged cumulatively.
     segments: BTreeMap<u64, Segment>,
-    /// The segments in flight, by the number of their transmission.
+    /// Segments in flight, indexed by the number of their transmission.
     out: BTreeMap<u64, u64>,
     /// Segments that are lost and not retransmitted.
     lost: BTreeSet<u64>,
-    /// The number of the first segment that was not sent yet.
+    /// Number of the first segment that has not been sent yet.
     next: u64,
     transmissions: u64,
     newest_arrived: u64,
@@ -77,7 +77,7 @@ struct SentSegments {
 pub struct Sender {
     number: usize,
     pub sock: Sock,
-    /// All segments before this one may be sent.
+    /// Segments with a number below this one may be sent.
     pub available: u64,
     /// The most outstanding segments, which the size of the socket buffer limits.
     buffer_segments: u32,
@@ -342,7 +342,7 @@ impl Sender {
         }
     }
 
-    /// Begins a recovery, like tcp_init_cwnd_reduction().
+    /// Begins a recovery after a loss, like the kernel's tcp_init_cwnd_reduction().
     fn begin_recovery(&mut self, control: &mut dyn Control) {
         self.recovery_ends = self.sent.next;
         self.sock.prior_cwnd = self.sock.snd_cwnd;

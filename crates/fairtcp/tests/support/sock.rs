@@ -27,7 +27,7 @@ pub struct Sock {
     pub pacing_status: u32,
     /// True if the socket has data that was never sent (`write_seq` is beyond `snd_nxt`).
     pub has_unsent: bool,
-    /// The ensemble that the process has assigned to the socket.
+    /// The ensemble to which the process has assigned the socket; `None` without one.
     pub assigned: Option<u32>,
     pub member: Member,
     pub follower: Follower,
@@ -45,26 +45,26 @@ impl Sock {
     }
 }
 
-/// The private state of the programs in `icsk_ca_priv`.
+/// The private state of the BPF programs in a socket (`icsk_ca_priv`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// The number of the ensemble plus one; zero if the socket is in none.
+    /// The number of the ensemble plus one; 0 if the socket belongs to none.
     pub ensemble: u32,
     pub is_cut: u32,
     pub taken: u64,
     pub delivered: u32,
 }
 
-/// The private state of the programs if the members share a path model.
+/// The private state of the BPF programs in a socket whose ensemble shares a path model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Follower {
-    /// The number of the ensemble plus one; zero if the socket is in none.
+    /// The number of the ensemble plus one; 0 if the socket belongs to none.
     pub ensemble: u32,
-    /// The state of the connection at the last acknowledgment.
+    /// State of the connection at the last acknowledgment.
     pub state: u32,
     /// The number of the member's segments in flight that the total of the model includes.
     pub in_flight: u32,
-    /// 1 if the model counts the member as one with data to send.
+    /// 1 if the path model counts this member among those with data to send, otherwise 0.
     pub is_active: u32,
     /// The window that the member gets back after a recovery or PROBE_RTT.
     pub saved: u32,
@@ -72,11 +72,11 @@ pub struct Follower {
     /// The time at which packet conservation began; zero if packets are not conserved. It ends when a segment is
     /// acknowledged that was sent after this time.
     pub conserves_from: u64,
-    /// The member's last delivery rate.
+    /// The delivery rate of this member that was measured last.
     pub rate: u64,
 }
 
-/// `struct rate_sample`, and the other arguments of `cong_control`.
+/// The kernel's `struct rate_sample`, and the other arguments of `cong_control`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
     pub acked_sacked: u32,

@@ -2,7 +2,7 @@
 
 use crate::asm::{BpfMemoryOperand, Register::R10};
 
-// Stack slots, in addition to those of `shared_window`.
+// Stack slots of this program, in addition to those in `shared_window`.
 /// The present time, in microseconds like the next three slots.
 pub(super) const NOW: BpfMemoryOperand = R10.double(-56);
 /// The time of the last delivery before the newest acknowledged segment was sent.
@@ -17,13 +17,13 @@ pub(super) const LIMITED: BpfMemoryOperand = R10.double(-88);
 pub(super) const SHARERS: BpfMemoryOperand = R10.double(-96);
 /// The segments that a member may have in flight in addition to its part of the path's capacity.
 pub(super) const QUANTA: BpfMemoryOperand = R10.double(-104);
-/// The segments in flight of all members before this acknowledgment.
+/// Number of segments in flight of all members together, before this acknowledgment.
 pub(super) const BEFORE: BpfMemoryOperand = R10.double(-112);
-/// The segments in flight of this member after this acknowledgment.
+/// Number of segments in flight of this member, after this acknowledgment.
 pub(super) const OWN: BpfMemoryOperand = R10.double(-120);
 /// 1 if the minimum round trip time has expired, otherwise 0.
 pub(super) const IS_OLD: BpfMemoryOperand = R10.double(-128);
-/// 1 if a round begins with this acknowledgment, otherwise 0.
+/// 1 if a round (about one round trip) begins with this acknowledgment, otherwise 0.
 pub(super) const BEGINS: BpfMemoryOperand = R10.double(-136);
 /// The estimate of the bandwidth: the highest rate of the last rounds.
 pub(super) const BEST: BpfMemoryOperand = R10.double(-144);
