@@ -1,4 +1,4 @@
-//! Settings for volumes that other nodes move to this node.
+//! The settings for accepting volumes that other nodes move to this node.
 
 use std::path::PathBuf;
 

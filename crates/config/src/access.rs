@@ -101,7 +101,7 @@ impl Serialize for AccessNetworkSetting {
 }
 
 impl Allow {
-    /// Returns true if this rule admits every initiator that `other` admits.
+    /// Returns true if this rule admits every initiator that the rule `other` admits.
     pub fn covers(&self, other: &Self) -> bool {
         let same = |ours: &Option<String>, its: &Option<String>| ours.is_none() || ours == its;
         let names = match (&self.initiator, &other.initiator) {
@@ -119,7 +119,7 @@ impl Allow {
 }
 
 impl InitiatorNamePattern {
-    /// Returns true if this pattern matches every name that `other` matches.
+    /// Returns true if this pattern matches every initiator name that `other` matches.
     fn covers(&self, other: &Self) -> bool {
         match self.0.strip_suffix('*') {
             Some(begin) => other.0.strip_suffix('*').unwrap_or(&other.0).starts_with(begin),
@@ -143,7 +143,7 @@ pub enum ChapHashSetting {
 }
 
 impl ChapHashSetting {
-    /// All algorithms, the strongest first.
+    /// All hash algorithms of CHAP, strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3, Self::Sha256, Self::Sha1, Self::Md5];
 
     /// Converts the setting to the type of the crate `iscsi`.
@@ -157,7 +157,7 @@ impl ChapHashSetting {
     }
 }
 
-/// A credential that cannot be used, located by the table that names it.
+/// A CHAP secret that cannot be read or used, with the path of its table in the settings.
 pub struct UnusableCredential {
     pub key: KeyPath,
     pub message: String,
@@ -236,7 +236,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns all credentials, each with its path in the settings.
+    /// Returns all CHAP credentials in the settings, each with its path in the file.
     pub(super) fn proofs_mut(&mut self) -> Vec<(KeyPath, &mut ChapCredentialSettings)> {
         let top = KeyPath::default();
         let mut proofs = Vec::new();
@@ -313,7 +313,7 @@ mod tests {
             secret_env: Some(name.into()),
             ..ChapCredentialSettings::default()
         };
-        // Cargo sets this variable for every test.
+        // Use a variable that cargo sets for every test.
         let mut path = env("CARGO_MANIFEST_DIR");
         path.read().unwrap_or_else(|(message, _)| panic!("{message}"));
         let (message, _) = env("FOREBAY_NO_SUCH_SECRET").read().unwrap_err();

@@ -1,4 +1,4 @@
-//! Makes TLS 1.3 configurations of certificate files, for both ends of a connection.
+//! Creates TLS 1.3 configurations from certificate files, for accepting and for connecting.
 
 use std::path::Path;
 
@@ -105,7 +105,7 @@ pub fn fingerprint(authorities: &Path) -> Result<String, TlsInputError> {
     Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A certificate chain and its private key, as PEM text.
+/// The certificate chain of this end with its private key, as PEM texts.
 struct TlsOwnIdentity {
     certificate: Zeroizing<Vec<u8>>,
     key: Zeroizing<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Tests of forebay.example.toml: it has every key, with the default of the code.
+//! Tests that forebay.example.toml contains every settings key with the default that the code has.
 
 use std::path::Path;
 

@@ -238,7 +238,7 @@ impl Settings {
         self.common_cache.iter().find(|common| common.name == name).map(|common| &common.cache)
     }
 
-    /// Returns the units that use the common cache `name`, each with its target.
+    /// Returns the units that use the common cache named `name`, each with its target.
     pub fn units_of(&self, name: &str) -> Vec<(&IscsiTargetSettings, &Unit)> {
         let units =
             self.target.iter().flat_map(|target| target.unit.iter().map(move |u| (target, u)));
@@ -264,7 +264,7 @@ impl Unit {
         }
     }
 
-    /// Returns the pair settings of the unit's cache, if there are any.
+    /// Returns the settings of the pair to which the unit's cache belongs, if there are any.
     pub fn pair(&self) -> Option<&PairPartnerSettings> {
         self.stack.iter().find_map(|layer| match layer {
             Layer::Cache(cache) => cache.pair.as_deref(),
@@ -431,5 +431,5 @@ pub fn forget_command(config: &Path, path: &Path, loses_data: bool) -> String {
     format!("forebay forget {} --config {}{lose}", quoted(&path), quoted(&config))
 }
 
-/// Name of the folder of records if the settings have no `state`.
+/// Name of the folder for records, next to the settings file, if the settings have no key `state`.
 const BESIDE_SETTINGS: &str = "forebay-state";

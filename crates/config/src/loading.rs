@@ -17,7 +17,7 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Reads and checks a file without reading the secrets and certificates that it names.
+    /// Reads and checks the settings file, but not the secret and certificate files that it names.
     pub fn load_without_secrets(file: &Path) -> Result<Self, SettingsFileProblem> {
         Self::read(file).map(|(settings, _)| settings)
     }

@@ -5,7 +5,7 @@ use target::{LoginAccess, LoginAccessRule, Security};
 
 use crate::{Allow, ChapCredentialSettings, Discovery, RemoteLayerSettings, Settings};
 
-/// Returns the CHAP users and discovery rules of this process.
+/// Returns the CHAP users and the discovery rules that these settings define.
 pub fn security(settings: &Settings) -> Security {
     let users: Vec<Credential> =
         settings.user.iter().map(ChapCredentialSettings::credential).collect();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 use super::{portal::HostPort, value_types::ParsedTextVisitor};
 use crate::quantity::{REMEDY, TimeSpan};
 
-/// Default port of the naming service. IANA has assigned no port to it.
+/// Default TCP port of the naming service, to which IANA has assigned no port.
 pub const NAMING_PORT: u16 = 3299;
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -52,7 +52,7 @@ impl Default for NamingServiceSettings {
 }
 
 impl NamingServiceSettings {
-    /// Returns `host:port` of each seed.
+    /// Returns the seed nodes as `host:port`.
     pub fn seeds(&self) -> impl Iterator<Item = String> {
         self.seeds.iter().map(|seed| with_port(&seed.0, NAMING_PORT))
     }
@@ -68,7 +68,7 @@ impl NamingServiceSettings {
     }
 }
 
-/// Returns `host` with its own port, or with `port` if it has none.
+/// Returns `host` if it contains a port; otherwise adds `port` to it.
 pub fn with_port(host: &str, port: u16) -> String {
     if has_port(host) { host.to_owned() } else { format!("{host}:{port}") }
 }

@@ -102,7 +102,7 @@ impl ObjectDriveSettings {
         range(at, "command_bytes", self.command_bytes, Size::kib(64), Size::mib(32))
     }
 
-    /// Checks that a drive can lie on these layers.
+    /// Checks that an object drive can use a volume with these layers.
     pub(crate) fn check_stack(stack: &[Layer], at: &KeyPath) -> SettingsRuleResult {
         for (index, layer) in stack.iter().enumerate() {
             let (problem, remedy) = match layer {
@@ -155,7 +155,7 @@ pub fn read_master_key_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, (String, 
     })
 }
 
-/// Checks the keys that belong to one kind of unit.
+/// Checks that the keys of `unit` are valid for its kind.
 pub(crate) fn kind_of_unit(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     match (unit.kind, &unit.object) {
         (UnitKind::Block, None) => Ok(()),
@@ -186,7 +186,7 @@ pub(crate) fn kind_of_unit(unit: &Unit, at: &KeyPath) -> SettingsRuleResult {
     }
 }
 
-/// Parses 40 hexadecimal digits.
+/// Parses a system id, which is written as 40 hexadecimal digits.
 fn parse_system_id(text: &str) -> Option<[u8; 20]> {
     let digits = text.as_bytes();
     let mut bytes = [0; 20];

@@ -126,7 +126,7 @@ impl Settings {
             add(COMMON_TAG, None, *address, PortalSettings::default());
         }
         for portal in &self.portal {
-            // A portal without an address is refused by the rules before this is called.
+            // The rules have refused settings with a portal that has no address.
             if let Some(address) = portal.address {
                 add(portal.group, None, address, portal.clone());
             }
@@ -170,7 +170,7 @@ impl Settings {
 static DEFAULT_LISTEN: [Address; 1] = [Address::LOOPBACK];
 
 impl IscsiTargetSettings {
-    /// Returns true if initiators can reach the target through this group.
+    /// Returns true if initiators can reach this target through the portals of `group`.
     pub fn is_reached_through(&self, group: &PortalGroupSettings) -> bool {
         match (&self.listen, &group.own) {
             (Some(listen), Some(own)) => listen == own,

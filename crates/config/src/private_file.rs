@@ -10,15 +10,15 @@ use std::{
 use volume::{OpenNamed, UntrustedLink, is_ours};
 use zeroize::Zeroizing;
 
-/// Requirements on the owner and the mode of a file before it is read.
+/// The owner and mode that a file must have, or it is not read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PrivateFileRule {
-    /// Any owner and mode: certificates.
+    /// A file that may have any owner and mode, such as a certificate.
     Public,
     /// The file belongs to root or to the user of this process: a wrapped key, which other users must not be able to
     /// replace.
     Owned,
-    /// As `Owned`, and other users have no access at all.
+    /// As with `Owned`, and other users must not have any access to the file.
     Secret,
 }
 

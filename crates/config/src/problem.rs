@@ -16,9 +16,9 @@ use crate::quantity::REMEDY;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum KeyPathStep {
-    /// A step from a table to the value of this key.
+    /// Step from a table to the value that it has under this key.
     Key(String),
-    /// A step from an array to the element with this index, counted from 0.
+    /// Step from an array to its element with this index, counted from 0.
     Index(usize),
 }
 
@@ -55,7 +55,7 @@ impl fmt::Display for KeyPath {
     }
 }
 
-/// An error in a settings file, with its location and a remedy.
+/// An error in a settings file, with the place of the error and a remedy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SettingsFileProblem {
     pub file: PathBuf,
@@ -158,7 +158,7 @@ fn remedy_for(message: &str) -> String {
     "correct the line; forebay.example.toml shows every key in use".into()
 }
 
-/// Returns the first name in backquotes of an error message, and the remaining ones.
+/// Returns the first name in backquotes in an error message, and all others.
 fn names_in(message: &str) -> (String, Vec<String>) {
     let mut quoted = message.split('`').skip(1).step_by(2).map(str::to_owned);
     (quoted.next().unwrap_or_default(), quoted.collect())

@@ -1,4 +1,4 @@
-//! Sizes, times and percentages as people write them in settings, with one parser each.
+//! Parses sizes, times and percentages as people write them in settings.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -55,7 +55,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// Formats a number of bytes for people, rounded, such as `1.5 GiB`.
+/// Formats a rounded number of bytes for people, such as `1.5 GiB`.
 pub fn about(bytes: u64) -> String {
     let (unit, factor) = SIZES.iter().find(|(_, factor)| bytes >= *factor).unwrap_or(&("B", 1));
     if *factor == 1 {
@@ -160,7 +160,7 @@ impl<'de> Deserialize<'de> for TimeSpan {
     }
 }
 
-/// Splits a text into digits and unit, without the space between them.
+/// Splits a text such as `20 MiB` into its digits and its unit, without spaces.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();

@@ -1,4 +1,4 @@
-//! Rules between keys whose values are valid on their own.
+//! Checks the rules between several keys of the settings, each of which is valid by itself.
 
 use std::{collections::HashMap, path::Path};
 
@@ -218,7 +218,7 @@ fn portals(settings: &Settings) -> SettingsRuleResult {
     Ok(())
 }
 
-/// Checks that initiators can reach the target through at least one portal group.
+/// Checks that initiators can reach this target through at least one portal group.
 fn listen(settings: &Settings, target: &IscsiTargetSettings, at: &KeyPath) -> SettingsRuleResult {
     redirect(at, target.redirect.is_some(), target.redirect_permanently)?;
     for (index, tag) in target.groups.iter().flatten().enumerate() {

@@ -9,7 +9,7 @@ use crate::private_file::{self, PrivateFileError, PrivateFileRule};
 /// Maximum size of a secret file in bytes. A longer file is something else than a secret.
 const FILE_BYTES: u64 = 4096;
 
-/// A secret, with a description of its source.
+/// A secret, and the file or environment variable that it comes from.
 pub struct SecretWithSource {
     pub secret: Zeroizing<Vec<u8>>,
     /// File or environment variable that the secret was read from, for messages.

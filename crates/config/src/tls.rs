@@ -47,7 +47,7 @@ pub struct RemoteTls {
 }
 
 impl PartialEq for RemoteTls {
-    /// Compares the file names only; [`Settings::keep_certificates`] deals with their content.
+    /// Compare only the names of the files; [`Settings::keep_certificates`] handles changed content.
     fn eq(&self, other: &Self) -> bool {
         let named = |tls: &Self| {
             (tls.ca.clone(), tls.server_name.clone(), tls.certificate.clone(), tls.key.clone())
@@ -70,7 +70,7 @@ impl PortalTls {
         Ok(certificates::fingerprint(&self.client_ca)?)
     }
 
-    /// Makes the TLS configuration of these files, for [`Self::server`].
+    /// Reads these files and creates the TLS configuration for [`Self::server`].
     pub(super) fn read(&mut self) -> Result<(), TlsInputError> {
         self.loaded = Some(certificates::server(&self.certificate, &self.key, &self.client_ca)?);
         Ok(())
@@ -98,7 +98,7 @@ impl RemoteTls {
         self.loaded.clone().expect("settings are used after their files were read")
     }
 
-    /// Makes the TLS configuration of these files, for [`Self::client`].
+    /// Reads these files and creates the TLS configuration for [`Self::client`].
     pub(super) fn read(&mut self) -> Result<(), TlsInputError> {
         let own = self.certificate.as_deref().zip(self.key.as_deref());
         self.loaded = Some(certificates::client(own, &self.ca, self.server_name.as_deref())?);

@@ -16,7 +16,7 @@ pub const PORT: u16 = 3260;
 pub struct Address(pub SocketAddr);
 
 impl Address {
-    /// The default portal address 127.0.0.1:3260.
+    /// The default address of a portal: 127.0.0.1:3260.
     pub const LOOPBACK: Self =
         Self(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), PORT));
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Address {
 pub struct IscsiName(pub String);
 
 impl IscsiName {
-    /// Parses a name. An error says why it is invalid.
+    /// Parses an iSCSI name. Returns the reason if the name is invalid.
     pub fn parse(text: &str) -> Result<Self, String> {
         let remedy = "write a name such as \"iqn.2026-11.com.example:disk1\"";
         let wrong =
@@ -60,7 +60,7 @@ impl IscsiName {
             None => wrong("it begins with none of iqn. eui. naa."),
             Some("") => wrong("nothing follows the type"),
             _ if text.len() > 223 => wrong("it is longer than 223 bytes"),
-            // RFC 3722 maps names to lower case. Scripts other than ASCII are not supported.
+            // RFC 3722 allows other scripts than ASCII, which are not supported, and maps names to lower case.
             _ if !text.bytes().all(known) => {
                 wrong("it has characters other than a-z, 0-9, `.`, `:` and `-`")
             }

@@ -63,7 +63,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// Returns true for a cache of a volume that other gateways cache, too.
+    /// Returns true for a cache whose far volume several gateways cache at the same time.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Cache(cache) if cache.share)
     }

@@ -1,4 +1,4 @@
-//! The layer `remote`: a logical unit of another iSCSI target.
+//! The settings of the layer `remote`, which is a logical unit of another iSCSI target.
 
 use serde::Deserialize;
 

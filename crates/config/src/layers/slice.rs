@@ -30,7 +30,7 @@ impl Slice {
         ByteRange::new(self.start.0, self.size.map(|size| size.0))
     }
 
-    /// Takes over a larger size from `new` if both settings name a size.
+    /// Adopts the size in `new` if it is larger and both settings specify a size.
     pub(super) fn reload(&mut self, new: &Self) -> LayerChange {
         match (self.size, new.size) {
             (Some(_), Some(_)) => LayerChange::of_size("slice", &mut self.size, new.size),
