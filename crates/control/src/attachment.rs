@@ -1,4 +1,4 @@
-//! A volume attached to this host as a block device (`forebay attach`).
+//! The status of a volume that `forebay attach` has attached to this host as a block device.
 
 use std::path::PathBuf;
 

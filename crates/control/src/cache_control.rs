@@ -1,4 +1,4 @@
-//! Commands to the cache of a unit (`forebay gateway`), and their responses.
+//! The commands of `forebay gateway` to the cache of a unit, and their responses.
 
 use std::{fmt, str::FromStr};
 

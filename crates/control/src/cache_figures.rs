@@ -300,7 +300,7 @@ pub struct LogMirrorFigures {
     pub log_zeroed_blocks: u64,
 }
 
-/// State of a mirror leg that has all data.
+/// Text for the state of a mirror leg that holds all data.
 pub(crate) const HALF_IN_SYNC: &str = "in sync";
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]

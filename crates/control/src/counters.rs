@@ -32,7 +32,7 @@ impl ProcessCounters {
         }
     }
 
-    /// Returns all counters by their names in JSON, in alphabetical order.
+    /// Returns all counters of the process by their JSON names, in alphabetical order.
     pub fn by_name(&self) -> Map<String, Value> {
         by_name(self)
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Failure {
     /// Describes the failure, with names and numbers.
     pub message: String,
-    /// Describes how to correct the failure; printed on a line of its own.
+    /// How to correct the failure; printed on a line of its own.
     pub remedy: Option<String>,
     /// Exit code of the process: [`FAILED`] or [`WRONG_SETTINGS`].
     pub code: u8,
@@ -17,7 +17,7 @@ pub struct Failure {
 
 /// Exit code if the program did not start, or did not perform the request.
 pub const FAILED: u8 = 1;
-/// Exit code if the settings or the command line are wrong; nothing was changed.
+/// Exit code for wrong settings or a wrong command line. The program has changed nothing.
 pub const WRONG_SETTINGS: u8 = 2;
 
 impl Failure {

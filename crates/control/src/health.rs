@@ -36,7 +36,7 @@ pub enum HealthLevel {
 }
 
 impl HealthLevel {
-    /// Returns the level of the most urgent problem; [`HealthLevel::Fine`] if there is none.
+    /// Returns the level of the most urgent problem; [`HealthLevel::Fine`] without problems.
     pub fn of<'a>(problems: impl IntoIterator<Item = &'a HealthProblem>) -> Self {
         problems.into_iter().map(|problem| problem.level).max().unwrap_or_default()
     }
@@ -56,7 +56,7 @@ impl fmt::Display for HealthLevel {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HealthProblem {
     pub level: HealthLevel,
-    /// Describes the problem in one line.
+    /// Description of the problem in one line.
     pub message: String,
     /// Describes how to correct the problem, if that is known.
     pub remedy: Option<String>,
@@ -72,7 +72,7 @@ impl HealthProblem {
     }
 }
 
-/// Joins the lines of a message: errors of other programs may have several.
+/// Joins the lines of a message, because error messages of other programs may have several.
 fn one_line(message: impl fmt::Display) -> String {
     message.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -114,7 +114,7 @@ impl ServingStatus {
 }
 
 impl TargetStatus {
-    /// Returns the problems of the target's pair, without those of its units.
+    /// Returns the problems of the pair that serves the target, but not those of its units.
     pub fn pair_problems(&self) -> Vec<HealthProblem> {
         self.pair.iter().flat_map(PairStatus::problems).collect()
     }
@@ -152,7 +152,7 @@ impl PairStatus {
 }
 
 impl UnitStatus {
-    /// Returns the problems of this unit, the most urgent ones first.
+    /// Returns the problems of this unit, most urgent first.
     pub fn problems(&self) -> Vec<HealthProblem> {
         let cache = self.cache();
         let mut problems: Vec<_> = cache.map(cache_problems).unwrap_or_default();

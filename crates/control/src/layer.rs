@@ -1,4 +1,4 @@
-//! A layer of a volume with its figures.
+//! The status of a layer in the stack of a unit, with its figures.
 
 use serde::{Deserialize, Serialize, Serializer, ser::Error as _};
 use serde_json::{Map, Value};
@@ -39,7 +39,7 @@ impl Default for LayerFigures {
 }
 
 impl LayerFigures {
-    /// Returns all figures by their names in JSON, in alphabetical order.
+    /// Returns all figures of the layer by their JSON names, in alphabetical order.
     pub fn by_name(&self) -> Map<String, Value> {
         by_name(self)
     }

@@ -26,7 +26,7 @@ impl ReloadChanges {
             .all(|list| list.is_empty())
     }
 
-    /// Returns all entries, each after the name of its list, such as `added: `.
+    /// Returns all changes as lines, each with a prefix such as `added: `.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         let lists = [
             ("added", &self.added),

@@ -1,4 +1,4 @@
-//! Requests on the control socket.
+//! The requests that clients send to a process on its control socket.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache_control::{CacheControlCommand, UnitName};
 
-/// A request: one line of JSON.
+/// A request on the control socket, sent as one line of JSON.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "request")]
 pub enum ControlRequest {
     Status,
-    /// Read the settings file again and apply the differences.
+    /// Read the settings file again, and apply the differences.
     Reload,
-    /// Report what a reload would do with these settings.
+    /// Report the changes that a reload with this settings file would make.
     Compare {
         /// Absolute path of the settings file.
         config: PathBuf,
@@ -43,11 +43,11 @@ pub enum ControlRequest {
         #[serde(default)]
         hosts_unmounted: bool,
     },
-    /// Close the log of a unit, so that another host can use it.
+    /// Close the log of a unit, so that a gateway on another host can use it.
     Export {
         unit: UnitName,
     },
-    /// Make the standby gateway of a pair the active one.
+    /// Make the standby gateway of a pair serve the unit.
     TakeOver {
         unit: UnitName,
     },
@@ -69,12 +69,12 @@ pub enum ControlRequest {
     CancelMove {
         volume: VolumeName,
     },
-    /// Report all moves that this node has recorded.
+    /// Report all moves of volumes that this node has recorded.
     Moves,
-    /// Report the attached device.
+    /// Report the device that `forebay attach` serves.
     Attachment,
     Detach {
-        /// Detach the device even though it is in use.
+        /// True to detach the device even if it is in use.
         force: bool,
     },
     /// Destage all dirty data of the cache in the process, then detach the device. Repeat the request while the

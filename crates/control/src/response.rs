@@ -1,4 +1,4 @@
-//! Responses on the control socket.
+//! The responses that a process sends on its control socket.
 
 use names::VolumeLocation;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use crate::{
     serving::{PairStatus, ServingStatus},
 };
 
-/// A response: one line of JSON.
+/// A response on the control socket, sent as one line of JSON.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ControlResponse {
@@ -30,18 +30,18 @@ pub enum ControlResponse {
     Names(NamingStatus),
     /// The node that has a volume.
     Located(VolumeLocation),
-    /// Describes the log. It is closed now, so that another host can use it.
+    /// The log that was closed, so that a gateway on another host can use it.
     Exported(Exported),
-    /// State of a pair after the request.
+    /// The state of the pair after the request.
     Pair(PairStatus),
     Moving(VolumeMoveProgress),
     Moves(Vec<VolumeMoveStatus>),
     Attachment(AttachedVolumeStatus),
-    /// The detached device, and the log of its cache, if it had one.
+    /// The device that was detached, and the log of its cache if it had one.
     Detached(Detached),
     Link(Box<Linked>),
     Resized {
-        /// New size in bytes.
+        /// The new size in bytes.
         bytes: u64,
     },
     /// The request was refused or has failed.

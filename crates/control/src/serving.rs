@@ -190,7 +190,7 @@ pub struct ObjectDriveStatus {
 }
 
 impl UnitStatus {
-    /// Returns the figures of the topmost cache, if the stack has one.
+    /// Returns the figures of the topmost cache in the unit's stack; `None` without a cache.
     pub fn cache(&self) -> Option<&CacheFigures> {
         self.layers.iter().rev().find_map(|layer| match &layer.figures {
             LayerFigures::Cache(figures) => Some(&**figures),
@@ -198,7 +198,7 @@ impl UnitStatus {
         })
     }
 
-    /// Returns the figures of the remote layer, if the stack has one.
+    /// Returns the figures of the unit's remote layer; `None` without one.
     pub fn remote(&self) -> Option<&RemoteFigures> {
         self.layers.iter().find_map(|layer| match &layer.figures {
             LayerFigures::Remote(figures) => Some(&**figures),

@@ -1,4 +1,4 @@
-//! Sessions of initiators at a target, and the congestion state that their connections share.
+//! The status of the initiators' sessions, and the congestion state that their connections share.
 
 use std::fmt;
 
