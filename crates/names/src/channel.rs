@@ -29,25 +29,25 @@ const LABEL: &[u8] = b"forebay names 1\0";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ChannelEnd {
-    /// The end that has opened the connection.
+    /// The node that has opened the connection.
     Caller = 1,
-    /// The end that has accepted the connection.
+    /// The node that has accepted the connection.
     Called = 2,
 }
 
-/// The first message that each end of a channel sends.
+/// The first message that each of the two nodes sends on a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Hello(pub [u8; NONCE_BYTES]);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ChannelError {
-    /// The other end uses another protocol, or another version.
+    /// The peer uses another protocol, or another version of this one.
     #[error("the peer uses another protocol")]
     Hello,
     /// A frame exceeds the maximum length.
     #[error("a frame exceeds the maximum length")]
     Length,
-    /// The other end has another secret, or the frame was changed on the way.
+    /// The peer has another shared secret, or the frame was changed on the way.
     #[error("the peer has another secret, or its messages were changed on the way")]
     Tag,
     /// The frame is authentic, but cannot be parsed.

@@ -15,7 +15,7 @@ pub struct Gln([u8; 16]);
 pub struct NotAGln;
 
 impl Gln {
-    /// Makes a GLN from these random bytes.
+    /// Creates a node number (GLN) from 16 random bytes.
     #[must_use]
     pub fn new(random: [u8; 16]) -> Self {
         Self(random)

@@ -32,15 +32,15 @@ pub enum NamesRequest {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NamesResponse {
-    /// Answers the first request.
+    /// The answer to the first request of a connection: the two nodes compare and exchange records.
     Exchanged { known: Vec<NodeRecordStamp>, told: Vec<RelayedNodeRecord> },
-    /// Answers the second request.
+    /// The answer to the second request: the records that it contains were processed.
     Taken,
-    /// The caller is this process itself.
+    /// The process that has called is the same one that answers.
     Yourself,
     /// The caller has the GLN of this node but is another process: one of them is a copy of the other.
     Twin { node: NodeName },
-    /// The request was invalid.
+    /// The request was invalid, for this reason.
     Refused { reason: String },
 }
 

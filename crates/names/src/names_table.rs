@@ -45,7 +45,7 @@ pub struct NamesTable {
 pub struct NodeExpiryTimes {
     /// The volumes of a node without signs of life are shown as stale after this time.
     pub stale_after: Duration,
-    /// The record of a node without signs of life is removed after this time.
+    /// The record of a node is removed if the node gives no sign of life for this time.
     pub forget_after: Duration,
 }
 
@@ -82,12 +82,12 @@ impl NamesTable {
         true
     }
 
-    /// Counts a sign of life of this node in its own record.
+    /// Increases the counter in this node's own record that shows other nodes that it is alive.
     pub fn beat(&mut self) {
         self.own.stamp.beat += 1;
     }
 
-    /// Makes our record newer than another record of this node.
+    /// Makes this node's own record newer than the record with the stamp `other`.
     fn outbid(&mut self, other: NodeRecordStamp) {
         self.own.stamp.version = other.version + 1;
         self.own.stamp.beat = 0;
@@ -137,7 +137,7 @@ impl NamesTable {
         }
     }
 
-    /// Notes that another process uses our GLN.
+    /// Records that another process uses the number (GLN) of this node.
     pub fn meet_twin(&mut self, now: Instant) {
         self.troubles.insert(NamingProblem::Twin, now);
     }
@@ -156,7 +156,7 @@ impl NamesTable {
             .map(|(t, _)| *t)
     }
 
-    /// Returns the time since `at`, unless it is too long ago to matter.
+    /// Returns the time since `at`; `None` if that is longer than a sign of life counts.
     fn lately(&self, at: Instant, now: Instant) -> Option<Duration> {
         Some(now.saturating_duration_since(at)).filter(|age| *age < self.times.stale_after)
     }
@@ -377,11 +377,11 @@ pub(crate) mod tests {
         let is_stale =
             |table: &NamesTable, seconds| table.nodes(at(seconds)).last().unwrap().is_stale;
         assert!(!is_stale(&table, 29) && is_stale(&table, 30));
-        // A sign of life counts even if only another node has received it.
+        // A sign of life counts even if this node learns of it only through a third node.
         let stamp = NodeRecordStamp { beat: 5, ..record(2, 1, &[]).stamp };
         table.heed(&[stamp], at(40)).unwrap();
         assert!(!is_stale(&table, 69) && is_stale(&table, 70));
-        // `heed` does not count the same sign of life a second time.
+        // The same sign of life must not count a second time.
         table.heed(&[stamp], at(90)).unwrap();
         assert!(is_stale(&table, 90));
         assert_eq!(

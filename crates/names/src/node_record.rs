@@ -22,14 +22,14 @@ pub struct NodeRecord {
     /// A random number of the owner's process. The number changes with a restart. If two numbers alternate,
     /// two processes use the owner's GLN.
     pub instance: u64,
-    /// The node's name for people.
+    /// Name of the node, for people to read.
     pub node: NodeName,
     /// The addresses of the node's naming service, `host:port`.
     pub addresses: Vec<String>,
     pub volumes: Vec<NodeVolumeEntry>,
 }
 
-/// The owner and the version of a record. Only the owner increases it.
+/// The node to which a record belongs, and the version of the record. Only that node increases the version.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct NodeRecordStamp {
     pub gln: Gln,
@@ -61,9 +61,9 @@ fn is_zero(generation: &u64) -> bool {
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PortalAddress {
-    /// `host:port`, IPv6 in brackets.
+    /// Host and port of the portal as `host:port`, with IPv6 addresses in brackets.
     pub address: String,
-    /// True if connections begin with a TLS handshake.
+    /// True if connections to the portal begin with a TLS handshake.
     pub tls: bool,
 }
 
@@ -97,7 +97,7 @@ impl NodeRecord {
 }
 
 impl NodeRecordStamp {
-    /// Checks a stamp that another node has sent.
+    /// Checks the stamp of a record that another node has sent.
     pub(crate) fn check(&self) -> Result<(), NodeRecordRefusal> {
         match self.version < MOST_COUNT && self.beat < MOST_COUNT {
             true => Ok(()),
@@ -154,7 +154,7 @@ pub fn is_address(text: &str) -> bool {
     host_is_right && digits && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// The name of a volume, which is the same at every node.
+/// Name of a volume, by which all nodes know it.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct VolumeName(String);
 

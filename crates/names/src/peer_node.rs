@@ -17,7 +17,7 @@ pub(crate) struct PeerNode {
     /// The time when two processes with this GLN were last known to be alive together.
     pub twins: Option<Instant>,
     life: Life,
-    /// The processes that sent records before, the latest one at the end.
+    /// Earlier processes of this node that have sent records, the most recent one last.
     former: Vec<Life>,
 }
 

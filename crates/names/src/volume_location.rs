@@ -28,11 +28,11 @@ pub enum Unresolved {
     Ambiguous { volume: VolumeName, nodes: String },
 }
 
-/// A node as the status lists it.
+/// A node with its record, as the status report lists it.
 #[derive(Clone, Debug)]
 pub struct ListedNode<'a> {
     pub record: &'a NodeRecord,
-    /// The time since the last sign of life; zero for this node.
+    /// Time since the last sign of life of the node; 0 for this node itself.
     pub age: Duration,
     /// True if `age` is longer than [`NodeExpiryTimes::stale_after`](crate::NodeExpiryTimes::stale_after).
     pub is_stale: bool,
@@ -70,7 +70,7 @@ pub(crate) fn resolve<'a>(
         let entry = listed.record.volumes.iter().find(|entry| entry.volume == *volume);
         found.extend(entry.map(|entry| (listed, entry)));
     }
-    // A lower generation is an older copy, even if its node is alive.
+    // Ignore entries with a lower generation: these nodes have older copies of the volume, even if they are alive.
     let newest = found.iter().map(|(_, entry)| entry.generation).max();
     found.retain(|(_, entry)| Some(entry.generation) == newest);
     if found.iter().any(|(listed, _)| !listed.is_stale) {
