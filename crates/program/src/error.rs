@@ -4,14 +4,14 @@ use std::{io, time::Duration};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program ended before it printed the line that says that it is ready.
+    /// The program ended before it had printed the line that reports it as ready.
     #[error("{name} ended before it was ready{}", after(.said))]
     NotReady {
         name: String,
         /// The last lines that the program printed.
         said: String,
     },
-    /// The program ended with an error, or printed something unexpected.
+    /// The program exited with an error, or printed unexpected output.
     #[error("{name} {what}{}", after(.said))]
     Failed {
         name: String,
@@ -31,7 +31,7 @@ pub enum Error {
     Stopped,
     #[error("cannot {act}: {error}")]
     System {
-        /// The action that failed, such as "start node 1".
+        /// The failed action, such as "start node 1".
         act: String,
         error: io::Error,
     },

@@ -1,4 +1,4 @@
-//! A program that is run to its end.
+//! Runs a program until it ends, and collects its output.
 
 use std::{
     io,
@@ -12,14 +12,14 @@ use rustix::process::Signal;
 
 use crate::{RunningProgram, Said, WaitLimit};
 
-/// How a program ended, and its output.
+/// The exit status and the output of a program that has ended.
 #[derive(Clone, Debug)]
 pub struct ProgramResult {
     /// The exit status; `None` if the program did not end in time and was killed.
     pub status: Option<ExitStatus>,
     /// All output of the program to standard output and standard error, in the order of its writes.
     pub output: String,
-    /// The time from the start to the end.
+    /// Time between the start and the end of the program.
     pub took: Duration,
 }
 

@@ -16,7 +16,7 @@ use crate::{Error, RunningProgram, Said, ending, last_lines};
 /// Maximum number of bytes and lines from the end of the log that an error shows.
 const TAIL_BYTES: u64 = 2000;
 const TAIL_LINES: usize = 4;
-/// Interval at which a wait checks whether the caller has asked it to stop.
+/// Interval at which a waiting function checks whether its caller has asked it to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A program whose standard output is kept and whose standard error goes to a file. Dropping it kills the program.
@@ -31,7 +31,7 @@ pub struct LoggedProgram {
 #[derive(Clone, Copy)]
 pub struct WaitLimit<'a> {
     pub limit: Duration,
-    /// Once this flag is set, the wait soon ends with [`Error::Stopped`].
+    /// When this flag is set, the waiting function returns [`Error::Stopped`] soon.
     pub stop: &'a AtomicBool,
 }
 
@@ -70,7 +70,6 @@ impl LoggedProgram {
         Ok(Self { name, running, said, events: events.to_owned() })
     }
 
-    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.running.id()

@@ -1,4 +1,4 @@
-//! A running program: its start, signals to it, and the wait for its end.
+//! Starts a program, sends signals to it, and waits until it ends.
 
 use std::{
     io,
@@ -58,7 +58,6 @@ impl RunningProgram {
         Ok(Self { child: command.spawn()? })
     }
 
-    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -167,7 +166,7 @@ impl Drop for RunningProgram {
     }
 }
 
-/// Describes the end of a program for messages.
+/// Describes in words how a program has ended, for messages.
 #[must_use]
 pub fn ending(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
@@ -283,7 +282,7 @@ mod tests {
             let (running, said) = shell("echo ready; exec sleep 1000");
             line(&said);
             let pid = running.pid();
-            // As if this process were killed: `running` is not dropped.
+            // Do not drop `running`, as if this process had been killed.
             std::mem::forget(running);
             pid
         });
