@@ -29,16 +29,16 @@ pub trait CrowdConnection<L> {
     fn socket(&self) -> &TcpStream;
 }
 
-/// Connections, and the epoll instance that reports which of them are ready.
+/// Many connections, with an epoll instance that reports which of them are ready.
 pub struct Crowd<M> {
     members: Vec<M>,
     waiting: OwnedFd,
-    /// For each connection: true if epoll also reports when its socket accepts bytes again.
+    /// For each connection, true if epoll also reports when its socket accepts more output.
     sending: Vec<bool>,
 }
 
 impl<M> Crowd<M> {
-    /// Makes a crowd of these connections and registers them with epoll.
+    /// Creates a crowd of these connections, and registers their sockets with epoll.
     pub fn new<L>(members: Vec<M>) -> Result<Crowd<M>>
     where
         M: CrowdConnection<L>,

@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 /// this machine or behind an emulated link.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Maximum number of requests in one login. A login that needs more is broken.
+/// Maximum number of requests in a login; a target that needs more is faulty.
 const MAX_REQUESTS: usize = 5;
 
 /// The target and unit that a session logs in to, and the parameters that it proposes.
@@ -22,7 +22,7 @@ const MAX_REQUESTS: usize = 5;
 pub struct ClientLogin {
     pub portal: SocketAddr,
     pub target: String,
-    /// The LUN to which the session sends its commands.
+    /// LUN of the unit to which the session sends its commands.
     pub lun: u8,
     /// True to ask for CRC32C header and data digests.
     pub digests: bool,
@@ -49,10 +49,10 @@ pub fn connect(portal: SocketAddr, congestion: Option<&str>) -> io::Result<TcpSt
     Ok(socket.into())
 }
 
-/// The values that both ends have agreed on.
+/// The parameters on which initiator and target have agreed in the login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// MaxRecvDataSegmentLength of the target: the most data of one PDU to it, in bytes.
+    /// MaxRecvDataSegmentLength of the target: the maximum number of data bytes in a PDU that is sent to it.
     pub send_limit: usize,
     /// FirstBurstLength: the most unsolicited data of a write, in bytes.
     pub first_burst: usize,
@@ -80,7 +80,7 @@ impl Default for Negotiated {
     }
 }
 
-/// A connection in full feature phase, with its sequence numbers.
+/// A connection in full feature phase, with its socket and its sequence numbers.
 pub struct LoadClientConnection {
     pub socket: TcpStream,
     pub negotiated: Negotiated,
@@ -93,7 +93,7 @@ pub struct LoadClientConnection {
     pub cid: u16,
 }
 
-/// The command window of a session: its CmdSN and MaxCmdSN.
+/// The command window of a session: the next CmdSN, and MaxCmdSN.
 #[derive(Debug)]
 pub struct ClientCommandWindow {
     next: AtomicU32,
@@ -106,12 +106,12 @@ impl ClientCommandWindow {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Returns the CmdSN of the next command and advances it.
+    /// Returns the CmdSN for the next command, and advances the counter.
     pub fn take(&self) -> u32 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns true if the window is closed: the target accepts no further command now.
+    /// Returns true if the target accepts no further command at present.
     pub fn is_closed(&self) -> bool {
         (self.most.load(Ordering::Relaxed).wrapping_sub(self.next()) as i32) < 0
     }
@@ -125,8 +125,7 @@ impl ClientCommandWindow {
 }
 
 impl ClientLogin {
-    /// Returns the parameters for a session with one connection, without digests and error
-    /// recovery.
+    /// Returns the parameters of a session with one connection, without digests and error recovery.
     pub fn new(portal: SocketAddr, target: &str, lun: u8) -> ClientLogin {
         let target = target.to_owned();
         ClientLogin {
@@ -219,7 +218,7 @@ impl ClientLogin {
 }
 
 impl LoadClientConnection {
-    /// Reads one login response. Returns true if the full feature phase has begun.
+    /// Reads a login response. Returns true if the connection is now in full feature phase.
     fn answer(&mut self) -> Result<bool> {
         let mut bhs = [0; 48];
         self.socket.read_exact(&mut bhs)?;

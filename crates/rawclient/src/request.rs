@@ -1,9 +1,9 @@
-//! The SCSI commands that the client sends: their CDBs and data lengths.
+//! The SCSI commands that the client sends, with their CDBs and data lengths.
 
-/// A SCSI command, as a workload passes it to a session.
+/// A SCSI command, in the form in which a workload passes it to a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientScsiCommand {
-    /// The CDB; a shorter one is padded with zeroes.
+    /// The CDB of the command, padded with zeroes to 16 bytes.
     pub cdb: [u8; 16],
     /// The number of bytes that the command writes.
     pub out: u32,

@@ -11,7 +11,7 @@ use crate::login::{ClientLogin, LoadClientConnection, word};
 use crate::request::ClientScsiCommand;
 use crate::wire::{ClientReceiveBuffer, ClientSendQueue};
 
-/// Chooses the commands that a session sends, and receives their results.
+/// Chooses the commands that a session sends, and receives their responses.
 pub trait ClientWorkload {
     /// Returns the next command for a free slot, and writes the data of the command to `payload`.
     fn next(&mut self, now: Instant, payload: &mut [u8]) -> ClientSlotAction;
@@ -22,9 +22,9 @@ pub trait ClientWorkload {
 
 /// The decision of a workload about a free slot.
 pub enum ClientSlotAction {
-    /// Send this command. The workload gets the number back with the response.
+    /// Send this command. The workload receives the number again, with the response.
     Send(ClientScsiCommand, u64),
-    /// Send no command now, but ask the workload again after the next response.
+    /// Send no command for now, and ask the workload again after the next response.
     Wait,
     /// Return from [`ClientSession::run`] without waiting for the commands in flight.
     Stop,
@@ -73,7 +73,7 @@ enum Reading {
     },
 }
 
-/// A session with one connection that is logged in, and its slots for commands.
+/// A session with one connection that has logged in, and with slots for its commands in flight.
 pub struct ClientSession {
     connection: LoadClientConnection,
     lun: u8,
@@ -205,7 +205,7 @@ impl ClientSession {
         Ok(false)
     }
 
-    /// Queues a command with its immediate and unsolicited data (RFC 7143, 11.3 and 11.7).
+    /// Queues a command PDU with its immediate and unsolicited data (RFC 7143, 11.3 and 11.7).
     fn command(&mut self, slot: u16, request: &ClientScsiCommand) {
         let agreed = &self.connection.negotiated;
         let length = request.out as usize;
@@ -252,7 +252,7 @@ impl ClientSession {
         }
     }
 
-    /// Queues one PDU with its digests and with a part of a slot's payload.
+    /// Queues a PDU with its digests, and with a part of the payload of a slot.
     fn pdu(&mut self, mut bhs: [u8; 48], slot: u16, offset: usize, length: usize) {
         bhs[5..8].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
         bhs[28..32].copy_from_slice(&self.connection.exp_stat_sn.to_be_bytes());
@@ -275,7 +275,7 @@ impl ClientSession {
         }
     }
 
-    /// Handles the next part of the input. Returns false if it needs more bytes.
+    /// Processes the next part of the received bytes. Returns false if more bytes have to arrive first.
     fn step(&mut self, workload: &mut impl ClientWorkload, now: Instant) -> Result<bool> {
         match &self.reading {
             Reading::Header => self.header(workload, now),
@@ -368,7 +368,7 @@ impl ClientSession {
                 ensure!(bhs[2] == 0, "response {:#04x}: not completed at target", bhs[2]);
                 self.finish(bhs, workload, now)
             }
-            // This is a Data-In with the S bit, which also carries the status.
+            // A Data-In with the S bit set also carries the status of its command.
             0x25 if bhs[1] & 1 != 0 => {
                 self.connection.exp_stat_sn = word(bhs, 24).wrapping_add(1);
                 self.sense.clear();
@@ -484,7 +484,7 @@ impl<W: ClientWorkload> ClientWorkload for Drain<'_, W> {
     }
 }
 
-/// A workload of one command that keeps the response.
+/// A workload that sends one command and keeps its response.
 struct One {
     request: Option<ClientScsiCommand>,
     answer: Option<(u8, Vec<u8>)>,

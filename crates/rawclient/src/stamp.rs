@@ -13,9 +13,9 @@ pub fn fill(block: &mut [u8], lba: u64, version: u64) {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockStampState {
-    /// The block has only zeroes: it was never written.
+    /// The block contains only zeroes, so it was never written.
     Empty,
-    /// The whole block has the stamp of this version.
+    /// All of the block carries the stamp of this version.
     Version(u64),
     /// The block has any other content: a write was torn, or the data belongs to another block.
     Damaged,

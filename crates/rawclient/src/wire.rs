@@ -16,7 +16,7 @@ const MAX_HEADERS: usize = 1 << 20;
 /// no difference.
 const MAX_PIECES: usize = 256;
 
-/// If a peer sends nothing for this number of seconds, it is considered dead.
+/// A peer counts as dead if it sends no byte for this number of seconds.
 pub(super) const SILENCE: i64 = 30;
 
 /// The bytes that wait to be sent: copies of headers, and references to payload.
@@ -39,12 +39,12 @@ impl ClientSendQueue {
         self.pieces.is_empty()
     }
 
-    /// Returns true if no new commands should be queued now.
+    /// Returns true if so much output is queued that no new commands should be added.
     pub fn is_full(&self) -> bool {
         self.headers.len() >= MAX_HEADERS
     }
 
-    /// Queues a copy of these bytes.
+    /// Queues a copy of `bytes` for sending.
     pub fn header(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -59,12 +59,12 @@ impl ClientSendQueue {
         }
     }
 
-    /// Queues a part of the payload of a slot, without copying it.
+    /// Queues a part of the payload of a slot for sending, without copying the data.
     pub fn payload(&mut self, slot: u16, offset: usize, length: usize) {
         self.pieces.push_back(ClientSendPiece { slot: Some(slot), offset, length });
     }
 
-    /// Sends as many bytes as the socket accepts now.
+    /// Sends as many queued bytes as the socket accepts without waiting.
     pub fn send(&mut self, socket: &TcpStream, payloads: &[Vec<u8>]) -> Result<()> {
         while !self.pieces.is_empty() {
             let slices: Vec<IoSlice<'_>> = self
@@ -103,7 +103,7 @@ impl ClientSendQueue {
     }
 }
 
-/// Bytes that were received and not yet consumed.
+/// The bytes that were received and have not been processed yet.
 pub struct ClientReceiveBuffer {
     buffer: Vec<u8>,
     start: usize,
@@ -116,7 +116,7 @@ impl ClientReceiveBuffer {
         ClientReceiveBuffer { buffer: vec![0; size], start: 0, end: 0 }
     }
 
-    /// Returns the bytes that were received and not yet consumed.
+    /// Returns the bytes that were received and have not been processed yet.
     pub fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
