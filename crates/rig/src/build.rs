@@ -1,4 +1,4 @@
-//! Builds the programs of this workspace and returns their paths.
+//! Compiles the programs of this workspace, and returns the paths of their binaries.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Builds the release binary of `forebay`. Returns its path.
+/// Compiles `forebay` in the release profile, and returns the path of the binary.
 pub fn build() -> Result<PathBuf> {
     cargo(&["build", "--release", "--package", "forebay"])?;
     binary()
 }
 
-/// Builds the release binary of `bench`. Returns its path.
+/// Compiles `bench` in the release profile, and returns the path of the binary.
 pub fn build_bench() -> Result<PathBuf> {
     // Both are named so that cargo compiles the crates that they share only once, with the same
     // features. The benchmarks need the release build of forebay, too.
@@ -20,7 +20,7 @@ pub fn build_bench() -> Result<PathBuf> {
     Ok(target_folder()?.join("release/bench"))
 }
 
-/// Runs cargo with its output on our terminal.
+/// Runs cargo, and shows its output on the terminal.
 fn cargo(arguments: &[&str]) -> Result<()> {
     let status = Command::new("cargo").args(arguments).current_dir(root()).status()?;
     ensure!(status.success(), "cargo {} failed ({status})", arguments.join(" "));

@@ -1,4 +1,4 @@
-//! TLS certificates for both ends of a connection on this machine, made by openssl.
+//! Creates TLS certificates with openssl, for tests with both ends on this machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct Certificates {
     /// The certificate of the authority (PEM).
     pub authority: PathBuf,
-    /// The certificate for both ends of a connection (PEM).
+    /// Path of the certificate that both ends of a connection use (PEM).
     pub certificate: PathBuf,
     /// The private key of `certificate` (PEM).
     pub key: PathBuf,

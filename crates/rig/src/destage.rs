@@ -9,14 +9,14 @@ use crate::node::{ServeProcess, layer_figures};
 
 /// Dirty and destaged bytes of the first unit of a gateway.
 pub struct Destage {
-    /// Bytes that the far volume does not hold yet.
+    /// Number of dirty bytes, which the far volume does not hold yet.
     pub dirty: u64,
     /// Bytes destaged since the gateway started.
     pub destaged: u64,
 }
 
 impl Destage {
-    /// Asks a gateway for its current status.
+    /// Reads the progress of destage from the status of a gateway.
     pub fn of(gateway: &ServeProcess) -> Result<Destage> {
         Destage::in_status(&gateway.status()?)
     }

@@ -1,4 +1,4 @@
-//! A volume that `forebay attach` attached to this machine as a loop device.
+//! Runs `forebay attach`, which attaches a volume to this machine as a loop device.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub fn missing() -> Option<String> {
     Some(format!("cannot open {path}"))
 }
 
-/// An attached volume. Dropping it kills the process of `forebay attach`.
+/// A volume that is attached as a block device. Dropping this kills the process of `forebay attach`.
 pub struct AttachedTestDevice {
     process: LoggedProgram,
     program: PathBuf,
@@ -32,7 +32,7 @@ pub struct AttachedTestDevice {
 }
 
 impl AttachedTestDevice {
-    /// Attaches a volume with these arguments. The events go to a file in `folder`.
+    /// Runs `forebay attach` with these arguments. Log events are written to a file in `folder`.
     pub fn attach(program: &Path, folder: &Path, arguments: &[&str]) -> Result<AttachedTestDevice> {
         let events = folder.join("attach.events");
         let mut command = Command::new(program);
@@ -60,7 +60,7 @@ impl AttachedTestDevice {
         self.process.id()
     }
 
-    /// Kills the process (SIGKILL) and waits until it has ended.
+    /// Kills the process of `forebay attach` (SIGKILL), and waits until it has ended.
     pub fn kill(&mut self) -> Result<()> {
         Ok(self.process.kill(DETACH_LIMIT)?)
     }

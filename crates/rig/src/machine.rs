@@ -21,7 +21,7 @@ pub fn require_root(command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Confines a program to one CPU and raises its priority (see [`prefer`]).
+/// Makes a program run on one CPU only and with raised priority (see [`prefer`]).
 pub fn pinned(command: &mut Command, cpu: usize) -> &mut Command {
     // SAFETY: between fork and exec only system calls are made that are async-signal-safe.
     unsafe {
@@ -33,14 +33,14 @@ pub fn pinned(command: &mut Command, cpu: usize) -> &mut Command {
     }
 }
 
-/// Confines the calling thread to one CPU, and the threads that it will start.
+/// Makes the calling thread, and the threads that it starts later, run on one CPU only.
 pub fn confine(cpu: usize) -> std::io::Result<()> {
     let mut cpus = CpuSet::new();
     cpus.set(cpu);
     Ok(rustix::thread::sched_setaffinity(None, &cpus)?)
 }
 
-/// True if [`prefer`] asks for real-time scheduling. Set once, before anything is started.
+/// True if [`prefer`] uses real-time scheduling. Set this once, before any program is started.
 static REALTIME: AtomicBool = AtomicBool::new(false);
 
 /// Makes all later calls of [`prefer`] ask for real-time scheduling, for machines that are busy with other work. This
@@ -98,7 +98,7 @@ pub struct BenchProcessUsage {
 }
 
 impl BenchProcessUsage {
-    /// Returns the usage of all these processes together.
+    /// Returns the sum of the CPU times and context switches of these processes.
     pub fn of_all(processes: &[u32]) -> Result<BenchProcessUsage> {
         processes.iter().try_fold(BenchProcessUsage::default(), |sum, process| {
             let usage = BenchProcessUsage::of(*process)?;
@@ -116,7 +116,7 @@ impl BenchProcessUsage {
         let mut usage = BenchProcessUsage::default();
         for task in fs::read_dir(format!("/proc/{process}/task")).context("the server has ended")? {
             let task = task?.path();
-            // A thread may end after the listing. Its share is not counted then.
+            // Skip a thread that has ended since the list was read; its share is not counted.
             let Ok(schedule) = fs::read_to_string(task.join("schedstat")) else { continue };
             let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
             let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };

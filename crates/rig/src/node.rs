@@ -20,13 +20,13 @@ use crate::machine;
 /// log of some hundred megabytes.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// Limit from SIGTERM to the end of the process, on a busy machine.
+/// Time limit between SIGTERM and the end of the process, on a busy machine.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// Limit of one command over the control socket.
+/// Time limit of a command over the control socket.
 const STATUS_LIMIT: Duration = Duration::from_secs(10);
 
-/// An error shows at most this many lines that `forebay status` printed.
+/// Maximum number of output lines of `forebay status` that an error message contains.
 const STATUS_LINES: usize = 5;
 
 /// The pause between two queries of the status.
@@ -35,11 +35,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// CPU priority and affinity of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestProcessPriority {
-    /// The priority and the CPUs of this process.
+    /// The same priority and CPUs as those of the calling process.
     Usual,
-    /// Raised priority, on any CPU.
+    /// Raised priority, and any CPU.
     Preferred,
-    /// Raised priority, on [`machine::SERVER_CPU`].
+    /// Raised priority, and only the CPU [`machine::SERVER_CPU`].
     Pinned,
 }
 
@@ -51,7 +51,7 @@ pub fn layer_figures<'a>(status: &'a Value, layer: &str) -> Result<&'a Value> {
     Ok(&wanted.with_context(|| format!("no layer {layer} in {status}"))?["figures"])
 }
 
-/// A running `forebay serve`. Dropping it kills the process.
+/// A running `forebay serve`. Dropping this kills the process.
 pub struct ServeProcess {
     name: String,
     process: LoggedProgram,
@@ -142,7 +142,7 @@ impl ServeProcess {
         Ok(ServeProcess { name, process, program, settings, events, portals })
     }
 
-    /// Kills the process (SIGKILL) and waits until it has ended.
+    /// Kills the process (SIGKILL), and waits until it has ended.
     pub fn kill(&mut self) -> Result<()> {
         Ok(self.process.kill(STOP_LIMIT)?)
     }
@@ -214,12 +214,12 @@ impl ServeProcess {
         }
     }
 
-    /// Runs a subcommand of `forebay` that uses the control socket of this process.
+    /// Runs a command of `forebay` that uses the control socket of this process.
     pub fn ask(&self, arguments: &[&str]) -> Result<ProgramResult> {
         self.ask_for(arguments, STATUS_LIMIT)
     }
 
-    /// Runs a subcommand as `ask` does, with another time limit.
+    /// Runs a command like [`Self::ask`], but with another time limit.
     pub fn ask_for(&self, arguments: &[&str], limit: Duration) -> Result<ProgramResult> {
         Ok(program::run(&mut self.command(arguments), limit)?)
     }
@@ -230,7 +230,7 @@ impl ServeProcess {
         command
     }
 
-    /// Writes other settings and has the process reload them.
+    /// Writes new settings to the settings file, and makes the process reload them.
     pub fn change(&self, settings: &str) -> Result<()> {
         let socket = self.settings.with_extension("sock");
         let socket = socket.file_name().context("a path without a name")?.display();
@@ -275,7 +275,7 @@ pub struct RelayProcess {
 }
 
 impl RelayProcess {
-    /// Starts `forebay link` with this one-way delay.
+    /// Starts `forebay link`, which relays connections with this one-way delay.
     pub fn start(program: &Path, to: SocketAddr, delay_ms: f64) -> Result<RelayProcess> {
         RelayProcess::start_as(TestProcessPriority::Usual, program, to, delay_ms)
     }
@@ -328,7 +328,7 @@ impl RelayProcess {
         Ok(RelayProcess { process, address })
     }
 
-    /// Ends a link (SIGTERM). Returns the traffic that the link prints at its end.
+    /// Ends the relay by SIGTERM. Returns the traffic counters that it prints at its end.
     pub fn end(mut self) -> Result<Value> {
         self.process.signal(Signal::TERM)?;
         self.process.ended(STATUS_LIMIT)?;
@@ -337,12 +337,12 @@ impl RelayProcess {
         serde_json::from_str(traffic).with_context(|| format!("'{traffic}'"))
     }
 
-    /// Stops the relay (SIGSTOP): no bytes pass, and neither end notices a closed connection.
+    /// Pauses the relay by SIGSTOP: no bytes pass, but no connection is closed.
     pub fn cut(&mut self) -> Result<()> {
         Ok(self.process.signal(Signal::STOP)?)
     }
 
-    /// Continues the relay (SIGCONT). It first forwards the bytes that have waited.
+    /// Continues a paused relay by SIGCONT. The bytes that have waited are forwarded first.
     pub fn mend(&mut self) -> Result<()> {
         Ok(self.process.signal(Signal::CONT)?)
     }

@@ -1,4 +1,4 @@
-//! Tables that commands print.
+//! Formats the tables that commands print.
 
 /// Returns rows under headings as text. Each column is as wide as its widest cell. Numbers are
 /// aligned to the right, except in the last column.

@@ -1,4 +1,4 @@
-//! Debian's tgt with its default settings: another iSCSI target, to compare ours with.
+//! The iSCSI target tgt of Debian with its default settings, to compare Forebay with.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 use crate::machine;
 
-/// Limit of one command of tgtadm. A daemon that works answers earlier.
+/// Time limit of a tgtadm command, which a working daemon answers much earlier.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The pause between two attempts to connect to a daemon that starts.
 const LOOK: Duration = Duration::from_millis(20);
@@ -23,7 +23,7 @@ pub const NAME: &str = "iqn.2026-11.forebay.peer:tgt";
 /// The LUN of the unit. tgt reserves LUN 0 for a controller.
 pub const LUN: u8 = 1;
 
-/// Settings of a tgtd with one unit.
+/// The settings of a tgtd with one target and one unit.
 #[derive(Clone, Copy, Debug)]
 pub struct TgtPlan<'a> {
     pub portal: &'a str,
@@ -35,7 +35,7 @@ pub struct TgtPlan<'a> {
     pub backing: &'a Path,
     /// The size of the unit in bytes.
     pub bytes: u64,
-    /// The file for the output of the daemon and of its control tool.
+    /// File for the output of the daemon and of tgtadm.
     pub events: &'a Path,
 }
 
@@ -45,7 +45,7 @@ pub struct TgtServer {
     process: LoggedProgram,
     url: String,
     tool: PathBuf,
-    /// The number of the control channel, with which tgtadm reaches this daemon.
+    /// Number of the control channel by which tgtadm reaches this daemon.
     control: String,
 }
 
@@ -90,7 +90,7 @@ impl TgtServer {
             }
             std::thread::sleep(LOOK);
         }
-        // Bind the target last, so that no initiator finds it without its unit.
+        // Bind the target to initiators last, so that none finds it without its unit.
         let lun = LUN.to_string();
         admin(&["target", "--op", "new", "--tid", "1", "-T", plan.target])?;
         admin(&["logicalunit", "--op", "new", "--tid", "1", "--lun", &lun, "-b", &backing])?;
@@ -134,11 +134,11 @@ fn tool(name: &str) -> Result<PathBuf, Error> {
     })
 }
 
-/// A tgtd on [`machine::SERVER_CPU`], with its unit in memory.
+/// A tgtd that runs on the CPU [`machine::SERVER_CPU`] and keeps its unit in memory.
 pub struct ReferenceTgtd {
     server: TgtServer,
     portal: SocketAddr,
-    /// Deleted when this is dropped.
+    /// The folder for the unit's file. Dropping this deletes it.
     _folder: tempfile::TempDir,
 }
 
