@@ -24,7 +24,7 @@ const USAGE: ThinSpaceUsage = ThinSpaceUsage { used: 1, available: 2, shared: tr
 const MOST_CALLS: usize = 77;
 
 impl AbilityProbe {
-    /// Makes an empty volume of this size.
+    /// Creates an empty volume with this geometry.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         Self { memory: MemVolume::new(geometry), calls: Mutex::default() }

@@ -6,24 +6,24 @@ use crate::Rng;
 /// most bugs would hardly ever occur (all lost, all kept, all up to one), so each of these cases is a choice of
 /// its own.
 pub(crate) enum CrashFate {
-    /// No unstable write survives.
+    /// The crash loses all unstable writes.
     Lost,
-    /// All unstable writes survive.
+    /// The crash loses none of the unstable writes.
     Kept,
     /// Operations before this number survive, the operation with the number is torn, later ones are lost.
     InOrder(u64),
     /// The reverse of `InOrder`: operations before this number are lost, the operation with the number is torn,
     /// later ones survive.
     Reordered(u64),
-    /// Each operation survives completely or not at all. This seed decides for each operation.
+    /// Each operation survives completely or not at all, as decided by random numbers with this seed.
     Whole(u64),
-    /// Each atom of each operation survives with this chance in per cent.
+    /// Each atom (smallest unit written atomically) of each operation survives with this probability in percent.
     Torn(u32),
 }
 
 impl CrashFate {
     pub(crate) fn choose(operations: u64, rng: &mut Rng) -> Self {
-        // Choose mostly among the last operations, because older ones tend to be stable already.
+        // Choose mostly among the last operations, because older ones are usually stable already.
         let recent = |rng: &mut Rng| {
             let window = [4, 16, operations + 1][rng.below(3) as usize];
             operations.saturating_sub(rng.below(window))

@@ -33,9 +33,9 @@ pub enum FlushGuarantee {
 /// The result of a call after the power failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outage {
-    /// Calls fail with [`Error::Device`].
+    /// During the outage, calls fail with [`Error::Device`].
     Fails,
-    /// The call never returns.
+    /// During the outage, calls never return.
     Hangs,
 }
 
@@ -119,7 +119,7 @@ impl CrashVolume {
         next
     }
 
-    /// Uses `power` as the power supply. Other disks may share it.
+    /// Sets the power supply of this disk, which other disks may share.
     #[must_use]
     pub fn powered_by(mut self, power: &Arc<Power>) -> Self {
         self.power = Arc::clone(power);
@@ -166,7 +166,8 @@ impl CrashVolume {
         &self.power
     }
 
-    /// Makes the power fail during the operation after `operations` complete ones. See [`Power::fail_after`].
+    /// Makes the power fail in the middle of the operation that follows `operations` complete ones. See
+    /// [`Power::fail_after`].
     pub fn crash_after(&self, operations: u64) {
         self.power.fail_after(operations);
     }
@@ -370,7 +371,7 @@ impl CrashVolumeState {
         AnsweredOperations { before: self.operations, except: self.in_flight.clone() }
     }
 
-    /// Makes what `operation` wrote to `range` stable, and all versions that it replaced.
+    /// Makes stable the data that `operation` has written to `range`, and the older versions that it replaced.
     fn settle(&mut self, range: &Range<u64>, operation: u64) {
         for (atom, _, _) in pieces(range, self.stable.atom_size) {
             if let Some(versions) = self.unstable.get_mut(&atom) {
@@ -426,7 +427,7 @@ fn put(image: &mut StableDiskImage, atom: u64, bytes: Option<Bytes>) {
 
 /// The smallest unit that any disk writes atomically, in bytes.
 const SECTOR: u32 = 512;
-/// Enough polls for any two of a few tasks to overtake each other.
+/// Maximum number of polls by which a call is delayed: enough for any two of a few tasks to overtake each other.
 const MAX_YIELDS: u32 = 3;
 
 #[cfg(test)]

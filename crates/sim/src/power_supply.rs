@@ -18,7 +18,7 @@ pub struct Power {
 }
 
 impl Power {
-    /// Returns a supply that works until a test makes it fail.
+    /// Creates a power supply that works until a test makes it fail.
     #[must_use]
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
@@ -49,7 +49,7 @@ impl Power {
         self.operations.load(Ordering::SeqCst)
     }
 
-    /// Counts one operation, and makes the power fail if it is the chosen one.
+    /// Counts an operation of a disk, and makes the power fail if a test has chosen this operation.
     pub(crate) fn begin_operation(&self) {
         if self.operations.fetch_add(1, Ordering::SeqCst) >= self.last.load(Ordering::SeqCst) {
             self.fail();

@@ -17,7 +17,7 @@ pub struct Restarting {
 
 struct RestartingState {
     disk: Arc<CrashVolume>,
-    /// Number of restarts so far.
+    /// Number of times that the volume has restarted.
     incarnation: u64,
     /// The value of `incarnation` for each volatile write or discard that was acknowledged and not flushed.
     unflushed: Vec<u64>,
@@ -25,7 +25,7 @@ struct RestartingState {
 }
 
 impl Restarting {
-    /// Returns a volume of zeros.
+    /// Creates a volume that contains zeros.
     #[must_use]
     pub fn new(geometry: Geometry, seed: u64) -> Self {
         let disk = wired(CrashVolume::new(geometry, seed));
@@ -44,7 +44,7 @@ impl Restarting {
         state.incarnation += 1;
     }
 
-    /// Returns the content that would survive a power failure now.
+    /// Returns the content that the disk would have after a power failure at this moment.
     #[must_use]
     pub fn left(&self) -> StableDiskImage {
         let mut state = self.state.lock();
@@ -55,7 +55,7 @@ impl Restarting {
         left.crash(&mut state.rng)
     }
 
-    /// Returns the present disk, and the number of restarts before it.
+    /// Returns the disk that is in use at present, and the number of restarts before that.
     fn now(&self) -> (Arc<CrashVolume>, u64) {
         let state = self.state.lock();
         (Arc::clone(&state.disk), state.incarnation)

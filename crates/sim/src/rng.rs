@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// A random number generator. The same seed gives the same numbers.
+/// A random number generator. The same seed always yields the same numbers.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
@@ -66,7 +66,7 @@ impl Rng {
         self.below(100) < u64::from(percent)
     }
 
-    /// Returns one of `items`; `None` if there are none.
+    /// Returns one of `items` at random; `None` if the list is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         (!items.is_empty()).then(|| &items[self.below(items.len() as u64) as usize])
     }

@@ -14,7 +14,7 @@ use bytes::{Bytes, BytesMut};
 pub struct SimulatedLink {
     delay: Duration,
     bytes_per_second: Option<u64>,
-    /// The bytes in flight with their arrival times, in order.
+    /// The bytes in flight with their arrival times, in the order of arrival.
     flight: VecDeque<(Instant, Bytes)>,
     /// When the last byte leaves the sender; the rate limit delays later bytes until then.
     free: Option<Instant>,
@@ -24,7 +24,7 @@ pub struct SimulatedLink {
 }
 
 impl SimulatedLink {
-    /// Returns a link with this one-way delay and unlimited rate.
+    /// Creates a link with this one-way delay and without a limit on its rate.
     #[must_use]
     pub fn new(delay: Duration) -> Self {
         Self {
@@ -89,7 +89,7 @@ impl SimulatedLink {
         self.flight.front().map(|&(arrival, _)| arrival)
     }
 
-    /// Returns the next bytes, at most `limit` of them, if some have arrived.
+    /// Returns at most `limit` of the bytes that have arrived by `now`; `None` if there are none.
     pub fn receive(&mut self, limit: usize, now: Instant) -> Option<Bytes> {
         let (arrival, bytes) = self.flight.front_mut()?;
         if *arrival > now {

@@ -3,7 +3,7 @@
 
 use std::{future::poll_fn, task::Poll};
 
-/// Returns to the executor once, and is polled again at once.
+/// Returns control to the executor once, so that other tasks can run before this one continues.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|context| {

@@ -39,7 +39,7 @@ impl Truth {
         }
     }
 
-    /// Returns the first block with a value that it must not have.
+    /// Returns the number of the first block whose content is not allowed after the crash.
     fn broken(&self, image: &StableDiskImage) -> Option<usize> {
         self.0.iter().enumerate().position(|(n, block)| {
             let bytes = image.read(n as u64 * 512..(n as u64 + 1) * 512);
