@@ -38,7 +38,7 @@ fn hostile(method: Compression, stream: &[u8], step: usize) {
 
 fn ours(method: Compression, bytes: &[u8], length: usize) {
     let (mut packer, mut sent) = (Packer::new(method), Vec::new());
-    // Repeat the data, so that it can be compressed.
+    // Repeat the data eight times, so that it can be compressed.
     let bytes = bytes.repeat(8);
     for part in bytes.chunks(length.min(RAW_MAX)) {
         if packer.pack(part.chunks(100), part.len(), &mut sent) == Made::Stored {

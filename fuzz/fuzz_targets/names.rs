@@ -10,7 +10,7 @@ use names::{
     Channel, ChannelEnd, Gln, HELLO_BYTES, Hello, NodeRecord, NamesRequest, NamesResponse, NodeRecordStamp, NamesTable, NodeExpiryTimes,
 };
 
-/// Maximum number of other nodes in the table of a node.
+/// Maximum number of other nodes that the naming table of a node holds.
 const MOST_NODES: usize = 256;
 const SECRET: &[u8] = b"a secret of sixteen bytes or more";
 
@@ -89,7 +89,7 @@ fn table() -> NamesTable {
     NamesTable::new(own, times)
 }
 
-/// Checks that a table is consistent, whatever messages it has received.
+/// Checks that the naming table is consistent, whatever messages the node has received.
 fn look(table: &NamesTable, now: Instant) {
     for listed in table.nodes(now) {
         assert!(listed.record.check().is_ok());

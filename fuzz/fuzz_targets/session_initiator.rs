@@ -227,7 +227,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns a NOP-In: a ping, or the answer to one.
+    /// Returns a NOP-In of the target: a ping, or the answer to a ping.
     fn nop_in(&mut self, kind: u8) -> Pdu {
         Pdu::NopIn(NopIn {
             lun: Lun(0),
@@ -258,7 +258,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Returns an asynchronous message.
+    /// Returns an asynchronous message of the target.
     fn message(&mut self, kind: u8) -> Pdu {
         let event = match kind >> 3 & 7 {
             0 => AsyncEvent::Scsi,

@@ -328,7 +328,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Returns a NOP-Out: a ping, or the answer to one.
+    /// Returns a NOP-Out of the initiator: a ping, or the answer to a ping.
     fn nop_out(&mut self, kind: u8) -> Pdu {
         Pdu::NopOut(NopOut {
             immediate: is_immediate(kind),
@@ -371,7 +371,7 @@ impl Scene<'_> {
         })
     }
 
-    /// Lets the units execute some of the commands that they have received.
+    /// Lets the units execute and answer some of the commands that they have received.
     fn answer(&mut self) {
         while let Some(event) = self.session.poll_event() {
             match &event {

@@ -48,7 +48,7 @@ fuzz_target!(|input: &[u8]| {
             let length = choices.length().min(1024);
             (0..length).map(|_| choices.byte()).collect()
         };
-        // Make some valid claims here: the fuzzer cannot guess the checksum of a claim.
+        // Generate some valid claims here, because the fuzzer cannot guess the checksum of a claim.
         let list = if choices.byte() == 0 { claim(&mut choices) } else { list };
         let cdb = cdb(&mut choices, list.len());
         let capacity = choices.length().min(1 << 20);
@@ -71,7 +71,7 @@ fuzz_target!(|input: &[u8]| {
     nexuses.iter().for_each(|nexus| unit.nexus_closed(nexus));
 });
 
-/// Returns the parameter list of a claim that may be granted.
+/// Returns the parameter list of a CLAIM OUT command that the unit may grant.
 fn claim(choices: &mut Choices) -> Vec<u8> {
     let mut small = || u64::from(choices.byte() % 8);
     let predecessors = (0..small()).map(|at| at + 1).collect();
@@ -139,7 +139,7 @@ fn cdb(choices: &mut Choices, list: usize) -> Cdb {
         }
     }
     if how & 0x40 != 0 {
-        // Clear the address, so that it is inside of the volume.
+        // Clear most of the address bytes, so that the address is inside of the volume.
         cdb[2..8].fill(0);
     }
     Cdb::new(&cdb)

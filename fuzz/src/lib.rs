@@ -69,7 +69,7 @@ impl<'a> Choices<'a> {
     }
 }
 
-/// Returns the frame that the decoder returns for the encoding of this PDU.
+/// Returns `pdu` in the form in which the decoder would return it from its encoded bytes.
 #[must_use]
 pub fn frame(pdu: Pdu) -> PduFrame {
     let (bhs, ahs, data) = pdu.encode();
