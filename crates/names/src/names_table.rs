@@ -381,7 +381,7 @@ pub(crate) mod tests {
         let stamp = NodeRecordStamp { beat: 5, ..record(2, 1, &[]).stamp };
         table.heed(&[stamp], at(40)).unwrap();
         assert!(!is_stale(&table, 69) && is_stale(&table, 70));
-        // The same sign of life must not count a second time.
+        // A repetition of the same sign of life must not count.
         table.heed(&[stamp], at(90)).unwrap();
         assert!(is_stale(&table, 90));
         assert_eq!(

@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// CPU priority and affinity of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestProcessPriority {
-    /// The same priority and CPUs as those of the calling process.
+    /// Run the process with the priority and the CPUs of the calling process.
     Usual,
     /// Raised priority, and any CPU.
     Preferred,

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-/// A random number generator. The same seed always yields the same numbers.
+/// A random number generator, which always yields the same numbers for the same seed.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
