@@ -334,7 +334,7 @@ async fn run(
             }
         })
         .await;
-    // The log disk fails while older content of these slots waits for it. The lower volume is still
+    // The log disk fails while older content of these slots waits to be written to it. The lower volume is still
     // unchanged.
     if let Err(error) = settled {
         shared.state.lock().queue.tombstones -= usize::from(claim.tombstone);
@@ -347,7 +347,8 @@ async fn run(
         claim.tombstone = false;
     }
     let changed = match &turn {
-        // Roll back the writes of an unfinished round: they must not become stable together with this change.
+        // Roll back the writes of an unfinished destage round: they must not become stable together with the bypassing
+        // write or discard.
         Some(_) => shared.roll_back_lower().await,
         None => Ok(()),
     };

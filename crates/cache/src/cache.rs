@@ -113,7 +113,8 @@ impl Cache {
         self.shared.lower.volume.check()
     }
 
-    /// Checks by its label that a leg may be filled: the partner must not have used it alone.
+    /// Checks, by the label of a leg of the mirrored log, that the leg may be filled from the other one: the partner
+    /// must not have used it alone.
     pub fn may_rejoin(&self, label: Option<HalfLabel>) -> Result<(), &'static str> {
         self.shared.may_rejoin(label)
     }
@@ -331,7 +332,7 @@ impl Cache {
         self.notice_growth(self.shared.lower.extents.place(lba.0));
     }
 
-    /// Wakes destage if a lower volume is larger than the part that is used.
+    /// Wakes destage if the lower volume number `place` has become larger than the part of it that the cache uses.
     fn notice_growth(&self, place: usize) {
         if self.shared.has_grown(place) {
             self.shared.signals.wake_destage.notify_one();

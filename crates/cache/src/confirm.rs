@@ -36,7 +36,8 @@ impl CacheCore {
     }
 }
 
-/// Updates the confirmed numbers once a second, and makes the store of confirmed numbers stable.
+/// Updates once a second the numbers of the newest writes that recovery is sure to find, and syncs the store that keeps
+/// these numbers.
 pub(crate) async fn run(shared: Arc<CacheCore>) {
     let store = shared.confirming.store.clone();
     // Without a store the loop has nothing to do unless the NVRAM holds acknowledged writes: only these can be
@@ -51,8 +52,8 @@ pub(crate) async fn run(shared: Arc<CacheCore>) {
         shared.note_needless_nvram().await;
         let noted = shared.confirming.noted();
         if let Some(ConfirmedIn(store)) = store.clone().filter(|_| synced != noted) {
-            // Ignore the result: a store reports its own failures. Numbers that are too low never refuse a
-            // healthy log.
+            // Ignore the result: the store reports its own failures. Numbers that are too low never refuse a healthy
+            // log.
             let _ = spawn_blocking(move || store.sync()).await;
             synced = noted;
         }

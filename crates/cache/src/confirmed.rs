@@ -65,9 +65,11 @@ impl fmt::Debug for ConfirmedIn {
     }
 }
 
-/// Passes the numbers of an open log to the claim on the lower volume and to the store of the settings.
+/// Passes the numbers of an open log's confirmed writes to the claim on the lower volume and to the store that the
+/// settings name.
 pub(crate) struct Confirming {
-    /// The number that each presentation or update of the claim sends to the lower volume.
+    /// The number of the newest confirmed write, which is sent to the lower volume each time that the claim is
+    /// presented or updated.
     pub claimed: Confirmed,
     pub store: Option<ConfirmedIn>,
     /// The numbers that were passed to the store last. The lock is held during the call to the store, so that a
@@ -95,7 +97,8 @@ impl Confirming {
         self.note_if(logged, kept, true);
     }
 
-    /// Passes the numbers to the claim and to the store, unless higher ones were passed before.
+    /// Passes the numbers of the newest confirmed writes to the claim and to the store, unless higher numbers were
+    /// passed before.
     pub fn note(&self, logged: u64, kept: u64) {
         self.note_if(logged, kept, false);
     }

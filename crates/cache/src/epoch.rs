@@ -37,7 +37,7 @@ pub(crate) struct Epochs {
     sealed: VecDeque<Sealed>,
     /// The newest segment of any sealed epoch. Later segments belong to the open epoch.
     end: u64,
-    /// An upper bound of the weight of the open epoch.
+    /// An upper bound of the number of destage writes that the open epoch needs (its weight).
     open: u64,
     /// The largest weight of an epoch; see [`Item::weight`].
     limit: u64,
@@ -54,7 +54,7 @@ pub(crate) struct Epochs {
 struct Sealed {
     /// The last segment of the epoch.
     end: u64,
-    /// An upper bound of the epoch's weight.
+    /// An upper bound of the number of destage writes that the epoch needs.
     weight: u64,
     /// Log addresses in this epoch of slots that a later epoch has overwritten: destage of this epoch still needs
     /// them.

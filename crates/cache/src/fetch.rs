@@ -21,7 +21,7 @@ pub(crate) struct SlotFetch {
     done: Notify,
 }
 
-/// The source of content, the nearest first.
+/// The source of the data that a read returns; the nearest source is first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Origin {
     Memory,

@@ -5,7 +5,7 @@ use volume::{Geometry, Volume};
 use crate::core::CacheCore;
 
 impl CacheCore {
-    /// Returns true if the volume is larger than the part that is used.
+    /// Returns true if the lower volume number `place` has become larger than the part of it that the cache uses.
     pub fn has_grown(&self, place: usize) -> bool {
         self.found(place).is_some_and(|found| found.blocks > self.lower.extents.blocks(place))
     }

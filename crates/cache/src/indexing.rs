@@ -17,7 +17,7 @@ impl CacheCore {
         self.start_index();
     }
 
-    /// Starts the driver that writes frames, if a frame waits and no driver runs.
+    /// Starts the task that writes frames of the index, if a frame waits and the task is not running.
     pub fn start_index(self: &Arc<Self>) {
         if self.log.index.lock().start() {
             tokio::spawn(write_frames(Arc::clone(self)));

@@ -10,7 +10,7 @@ pub enum Mutant {
     RoundIgnoresClaims,
     /// A bypassing call does not wait for older content that is on its way to the log or to the lower volume.
     BypassDoesNotWait,
-    /// A bypassing write that covers a slot in part does not destage the dirty sectors of the rest first.
+    /// A bypassing write that covers a part of a slot does not first destage the dirty sectors of the other part.
     BypassDropsTheRest,
     /// The lower volume is not flushed after a bypassing discard.
     BypassNotFlushed,

@@ -2,7 +2,8 @@
 
 use tokio::time::Instant;
 
-/// The operator's requests. They are valid until they are changed or the cache is opened again.
+/// The pause and the rate of destage that an operator has requested. They are valid until they are changed or the cache
+/// is opened again.
 #[derive(Default)]
 pub(crate) struct Orders {
     /// The time since which destage is paused; `None` if it is not. During a pause no destage round

@@ -30,7 +30,7 @@ use crate::{
 };
 
 impl CacheCore {
-    /// Starts the driver if an entry waits and no driver runs.
+    /// Starts the task that writes segments to the log, if an entry waits and the task is not running.
     pub fn start_commit(self: &Arc<Self>, state: &mut CacheState) {
         if !state.queue.is_writing && !state.queue.is_frozen && !state.queue.is_settled() {
             state.queue.is_writing = true;

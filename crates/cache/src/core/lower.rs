@@ -47,8 +47,8 @@ pub(crate) struct LowerVolume {
     pub opened: Geometry,
     /// The current size of each cached volume.
     pub extents: MemberExtents,
-    /// The size of an epoch of the lower volume in slots, as the volume last reported it; 0 if it has no
-    /// epochs.
+    /// The maximum number of slots that the lower volume makes stable together (as one epoch), as the volume last
+    /// reported it; 0 if it has no epochs.
     pub epoch_slots: AtomicU64,
     /// Held during a flush of the lower volume: it reports a loss of data to one flush only.
     pub flush_turn: tokio::sync::Mutex<()>,

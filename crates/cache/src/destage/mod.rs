@@ -146,7 +146,7 @@ struct BegunRound {
     /// The last segment of the previous round, if this round begins while the flush of that one is running.
     after: Option<u64>,
     started: Instant,
-    /// The size of an epoch of the lower volume in slots; 0 if it has no epochs.
+    /// The maximum number of slots that the lower volume makes stable together (as one epoch); 0 if it has no epochs.
     most: u64,
 }
 
@@ -300,7 +300,7 @@ async fn flush(
     flushed.map_err(|error| RoundFailure { error, at_flush: true, is_sent: false })
 }
 
-/// Flushes a round whose writes were answered, and moves the tail.
+/// Flushes a round whose writes were answered, and frees the log up to the end of the round.
 async fn complete(
     shared: &Arc<CacheCore>,
     sent: &SentRound,

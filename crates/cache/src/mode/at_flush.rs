@@ -69,7 +69,8 @@ pub(super) fn admit(core: &Arc<CacheCore>, bytes: usize) -> Result<(), Error> {
     core.admit_to_log(bytes)
 }
 
-/// A write that overtakes the log would be stable without the rest of its epoch.
+/// Refuses settings with which a write may overtake the log: it would become stable without the other writes of its
+/// epoch.
 pub(super) fn check_settings(settings: &Settings) -> Result<(), String> {
     if settings.order != DestageOrder::Strict {
         return Err("report at flush needs strict order".into());

@@ -30,7 +30,7 @@ pub(super) fn rules(settings: &Settings) -> ModeRules {
     }
 }
 
-/// The rules of "around", which differ from "through" in two points.
+/// The rules of write mode "around", which differ from those of "through" in two points.
 pub(super) fn rules_around(settings: &Settings) -> ModeRules {
     ModeRules { keeps_bypassed: false, writes_back: true, ..rules(settings) }
 }

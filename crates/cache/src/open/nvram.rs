@@ -67,7 +67,7 @@ impl FoundNvram {
         Ok(found)
     }
 
-    /// Returns the result for an opening without NVRAM.
+    /// Returns the result for a cache that is opened without an NVRAM.
     fn none(rules: &ModeRules, needed: bool) -> Result<Self, CacheOpenError> {
         if rules.keeps_in_nvram {
             return Err(CacheOpenError::Settings("immediate report needs an NVRAM".into()));

@@ -34,7 +34,7 @@ enum LogLegUser {
 }
 
 impl LogLeg {
-    /// Creates a leg without a user.
+    /// Wraps the local leg of the mirrored log. At first neither gateway may use it.
     #[must_use]
     pub fn new(disk: Stack) -> Arc<Self> {
         Arc::new(Self {

@@ -215,7 +215,7 @@ impl PairMember {
             answer = self.ask(watch).await;
         }
         let Ok(seen) = answer else {
-            // The session may never be answered again, so the next look begins a new one.
+            // The session may never be answered again, so the next question to the partner uses a new session.
             if watch.last_answer.elapsed() >= self.timing.dead_after {
                 watch.session = None;
             }
@@ -251,7 +251,7 @@ impl PairMember {
         }
     }
 
-    /// Opens a session in which calls come after all calls of any earlier session.
+    /// Opens a new session with the partner's leg. The partner executes its calls after all calls of earlier sessions.
     async fn fresh(&self, watch: &mut PartnerWatch) -> Result<Stack, Arc<str>> {
         watch.session = None;
         let session = timeout(self.timing.dead_after, self.surroundings.partner()).await;
@@ -405,7 +405,7 @@ impl PairMember {
         }
     }
 
-    /// Keeps the reason of a failure for the status. Returns it if it differs from the last one, for an event.
+    /// Keeps the reason of a failure for the status. Returns the reason, for an event, if it differs from the last one.
     fn note_reason(&self, done: Result<(), Arc<str>>) -> Option<Arc<str>> {
         let reason = done.err();
         let former = std::mem::replace(&mut self.known.lock().reason, reason.clone());
@@ -517,7 +517,7 @@ mod tests {
     use super::*;
     use crate::PairMemberAnswer;
 
-    /// A host with a partner's leg, if there is one, and no unit to serve.
+    /// The context of a member in a test: the partner's leg, if there is one, and no unit to serve.
     struct Around(Option<Stack>);
 
     impl PairMemberHost for Around {

@@ -3,7 +3,7 @@
 
 use volume::HalfLabel;
 
-/// The legs with which the log is opened.
+/// The legs of the mirrored log with which the log is opened.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PairOpeningPlan {
     /// Open the log with both legs. They differ at most by writes that were never acknowledged.

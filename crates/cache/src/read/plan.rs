@@ -72,7 +72,7 @@ pub(super) struct ReadPlan {
 }
 
 impl ReadPlan {
-    /// Returns the farthest source of the plan, apart from fetches.
+    /// Returns the farthest source of the planned data, log or memory; fetches from the lower volume do not count here.
     pub fn origin(&self) -> Origin {
         let is_log = |piece: &SlotReadPiece| {
             matches!(

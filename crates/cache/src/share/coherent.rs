@@ -228,7 +228,8 @@ impl CoherentCore {
             state.requests.push(request);
         }
         while let Some(ticket) = holder.poll_begun() {
-            // A use whose caller was dropped is not in `waiting` any more: the caller has cancelled it.
+            // If a call was dropped while it waited for a token, it has cancelled its request and is not in `waiting`
+            // any more.
             if let Some(waiting) = state.waiting.remove(&ticket) {
                 let _ = waiting.send(());
             }

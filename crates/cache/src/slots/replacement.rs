@@ -133,7 +133,7 @@ impl<T> Replacement<T> {
         self.nodes[number as usize].is_ahead
     }
 
-    /// Returns a page and counts a use.
+    /// Returns a page, and counts the call as a use of the page.
     pub fn touch(&mut self, number: u32) -> &T {
         self.clock = self.clock.wrapping_add(u32::from(self.last != number));
         self.last = number;

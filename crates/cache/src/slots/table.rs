@@ -15,7 +15,7 @@ use crate::slots::{
     sectors::WHOLE,
 };
 
-/// Stands for no entry, no page and no NVRAM slot.
+/// The index that stands for no entry, no page or no NVRAM slot.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// The address in the log of the newest logged content of a slot.
@@ -58,7 +58,7 @@ pub(crate) struct SlotEntry {
     /// Counts how often this index was reused. A destage round compares it to detect that its slot was
     /// removed.
     pub incarnation: u32,
-    /// The sectors of the page whose content is valid; 0 without a page.
+    /// A bit for each sector of the page whose content is valid; 0 without a page.
     pub valid: u8,
     /// The newest content is zeros, and the entry has no page.
     pub zero: bool,

@@ -5,7 +5,8 @@ use std::hash::{BuildHasher, BuildHasherDefault};
 
 use crate::slots::hash::SlotHasher;
 
-/// The index. A slot is in at most one cell, and a cell holds at most one slot.
+/// Finds the cell of the read tier's disk that holds a slot. A slot is in at most one cell, and a cell holds at most
+/// one slot.
 pub(crate) struct TierIndex {
     /// For each cell, the number of its slot plus one; 0 if the cell is empty.
     slots: Vec<u64>,
