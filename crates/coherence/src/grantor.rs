@@ -319,7 +319,7 @@ impl Grantor {
         known.joined = number;
         known.last_message = known.last_message.max(now);
         known.is_expelled = false;
-        // A Join begins a new life. Drop the answers to the earlier life.
+        // A Join begins a new life of the member: drop the answers to its earlier life.
         self.outboxes.remove(&member);
         let life = self.next_life;
         self.next_life += 1;

@@ -49,7 +49,7 @@ pub struct Holder {
 
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 enum HolderMembership {
-    /// The machine must join again. Before that, it releases the ranges that it holds for reading.
+    /// The gateway must join the sharing again. Before that, it releases the ranges that it holds for reading.
     Leaving,
     Joining,
     Joined {
@@ -134,8 +134,7 @@ impl Holder {
         }
     }
 
-    /// Tells the machine that the caller has finished the cleaning that [`Holder::poll_cleaning`]
-    /// returned.
+    /// Tells the state machine that the caller has finished the cleaning that [`Holder::poll_cleaning`] returned.
     pub fn cleaned(&mut self, range: CoherenceRange, now: Millis) {
         let Some(part) = self.ranges.get_mut(&range) else { return };
         let CoherenceReleaseStep::Cleaning { keeps } = part.stop else { return };

@@ -7,7 +7,7 @@ use crate::{
     token::{CoherenceRange, CoherenceToken, Grant, Millis},
 };
 
-/// Identifies a use that waits, or that has begun after a wait.
+/// Identifies a use of a range that waits for a token, or that has begun after such a wait.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct CoherenceTicket(pub u64);
 

@@ -5,7 +5,7 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 /// A service that knows the locations of volumes.
 pub trait Locate: fmt::Debug + Send + Sync {
-    /// Returns the present location. The implementation bounds the time.
+    /// Returns the present location of the volume, or an error after a time limit that the implementation sets.
     fn locate(&self) -> Locating<'_>;
 }
 

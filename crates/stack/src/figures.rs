@@ -40,7 +40,7 @@ fn command_name(command: CommandCode) -> String {
     }
 }
 
-/// Converts the counts of PDUs by length.
+/// Converts counts of iSCSI messages (PDUs) by length to the form in which `forebay status` reports them.
 pub fn sizes(sizes: &PduSizes) -> PduLengths {
     let [below_64, below_128, below_256, below_512, below_1024, from_1024] = sizes.classes;
     let bytes = sizes.bytes;

@@ -89,7 +89,8 @@ impl Confirmed {
         Self(Arc::new(number.into()))
     }
 
-    /// Raises the number to `number`. Does nothing if `number` is lower than the present value.
+    /// Raises the number of the newest confirmed write to `number`. Does nothing if `number` is lower than the present
+    /// value.
     pub fn raise(&self, number: u64) {
         self.0.fetch_max(number, Ordering::AcqRel);
     }

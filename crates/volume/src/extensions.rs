@@ -19,18 +19,18 @@ pub struct Extensions<'a> {
     pub resizable: Option<&'a dyn Resizable>,
     /// Set if the volume can discard everything that was written since the last flush.
     pub rollback: Option<&'a dyn EpochRollback>,
-    /// Can read blocks as of the last flush.
+    /// Set if the volume can read blocks as they were at the last flush.
     pub flushed_reads: Option<&'a dyn FlushedReads>,
     /// Guarantees the order of a flush and later writes. If `None`, a caller must wait for the answer to a flush before
     /// it sends writes that must not be stable before the flush.
     pub ordered_flush: Option<&'a dyn OrderedFlush>,
     /// Set if the volume encrypts its blocks with a key that it can destroy.
     pub key: Option<&'a dyn ErasableKey>,
-    /// Keeps several copies of each block.
+    /// Set if the volume keeps several copies of each block.
     pub copies: Option<&'a dyn RedundantCopies>,
     /// Set if one writer can claim the exclusive right to write the volume.
     pub writer: Option<&'a dyn ExclusiveWriter>,
-    /// Grants coherence tokens to several writers.
+    /// Set if the volume is shared and grants coherence tokens to its writers.
     pub coherence: Option<&'a dyn CoherenceChannel>,
     /// The maximum number of calls that the volume performs at once; further calls wait. `None`: it has no limit of its
     /// own.

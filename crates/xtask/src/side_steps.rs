@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use crate::tally::StepTally;
 
-/// The number of places that a step needs, and the steps that may not run at the same time.
+/// The number of places for concurrent steps that a step takes, and the steps that may not run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepNeed {
     /// Number of places that the step takes: one, or more if it keeps several processors busy.

@@ -20,7 +20,7 @@ pub fn finding(out: &mut String, report: &LabReport) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a table of the claims that are not at the beginning, and the places of those without results.
+/// Writes a table of the papers' statements that are not at the beginning of the page, and names those without results.
 pub fn other_claims(out: &mut String, report: &LabReport) -> fmt::Result {
     let first = report.first_finding();
     let others = report.findings.iter().filter(|it| first != Some(it));

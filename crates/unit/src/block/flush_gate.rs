@@ -19,11 +19,11 @@ pub(crate) struct FlushGate {
     opened: Notify,
 }
 
-/// Keeps the gate closed during one flush. Drop it when the flush has been answered or aborted.
+/// Makes new writes of the claim's owner wait during one flush. Drop it when the flush has been answered or aborted.
 pub(crate) struct Flushing<'a>(&'a FlushGate);
 
 impl FlushGate {
-    /// Closes the gate for a flush that has arrived.
+    /// Makes new writes of the claim's owner wait, because a flush has arrived.
     pub(crate) fn close(&self) -> Flushing<'_> {
         self.flushes.fetch_add(1, Ordering::AcqRel);
         Flushing(self)

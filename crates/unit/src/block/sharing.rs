@@ -47,7 +47,7 @@ pub(crate) struct UnitSharing {
 }
 
 struct UnitSharingState {
-    /// The index in the list is the number of the member.
+    /// The gateways that share the unit. The index of a gateway in this list is its member number.
     owners: Vec<ClaimOwner>,
     grantor: Grantor,
     /// Sessions that have presented a claim which is in force, with their members.

@@ -1,5 +1,5 @@
-//! Decides from the labels of two legs which leg is right, and what has to be done before the
-//! mirror is used.
+//! Decides from the labels of two legs which leg has the newest content, and what has to be done before the mirror is
+//! used.
 
 use super::{
     MirrorError,
@@ -43,7 +43,8 @@ pub(super) enum MirrorAssemblyPlan {
     New,
     /// Both legs are current, but may differ in the regions `dirty`, which were being written at a crash.
     Both { label: MirrorLabel, dirty: Vec<u32> },
-    /// The leg `right` is right; the other leg is missing or has to be filled.
+    /// The leg with the index `right` has the newest content of all blocks; the other leg is missing or has to be
+    /// filled from it.
     One { right: usize, label: MirrorLabel },
 }
 

@@ -13,7 +13,7 @@ pub(super) struct MirrorLabel {
     pub blocks: u64,
     /// Number of times that the label of this leg was written.
     pub count: u64,
-    /// Counts the changes of the mirror's membership. The leg with the higher epoch is right.
+    /// Counts the changes of the mirror's membership. The leg with the higher epoch has the newest content.
     pub epoch: u64,
     /// The other leg was lost in this epoch: writes since then are on this leg only.
     pub alone: bool,

@@ -174,7 +174,8 @@ impl Mirror {
                 (label.mirror, None, dirty, labels)
             }
             MirrorAssemblyPlan::One { right, label } => {
-                // Begin a new epoch on the right leg: the label of the other leg may not show yet that it lacks writes.
+                // Begin a new epoch on the leg that has all writes: the label of the other leg may not show yet that it
+                // lacks some.
                 let epoch = label.epoch + u64::from(!label.alone);
                 let labels = Labels { epoch, alone: true, number: label.number, counts, has_lost };
                 (label.mirror, Some(right), Vec::new(), labels)
@@ -217,7 +218,7 @@ impl Mirror {
         Ok(Self { pair })
     }
 
-    /// Returns the blocks of the right leg for reading only. Changes nothing.
+    /// Returns the blocks of the leg with the newest content, for reading only. Changes nothing.
     ///
     /// # Errors
     /// As [`Self::open`].
