@@ -143,9 +143,9 @@ impl Cache {
         self.shared.signals.changed.notify_waiters();
     }
 
-    /// Runs level 2 destage, scrubbing, writes of the read tier and the confirmed numbers, until
-    /// [`Cache::stop`]. Spawn it once, and do not drop it while the cache is in use: a write to the lower
-    /// volume that is dropped in the middle may overtake a later one.
+    /// Runs the background work of the cache until [`Cache::stop`]: destage from the log to the lower volume,
+    /// scrubbing, writes to the read tier, and updates of the confirmed numbers. Spawn it once, and do not drop it
+    /// while the cache is in use: a write to the lower volume that is dropped in the middle may overtake a later one.
     pub fn run(&self) -> impl Future<Output = ()> + Send + 'static {
         let destage = destage::run(Arc::clone(&self.shared));
         let scrub = scrub::run(Arc::clone(&self.shared));

@@ -182,8 +182,8 @@ impl Epochs {
         }
     }
 
-    /// Joins everything up to segment `newest` into one epoch. Since that is the newest segment of the log,
-    /// no older places are kept.
+    /// Joins everything up to segment `newest` into one epoch. Since that is the newest segment of the log, no older
+    /// log addresses are kept.
     pub fn join_all(&mut self, newest: u64) {
         self.sealed.clear();
         self.kept = 0;
@@ -243,8 +243,8 @@ impl Epochs {
         self.sealed.iter().flat_map(|epoch| &epoch.older)
     }
 
-    /// Returns the place that a slot had at the end of the newest sealed epoch, if its newest place is in the
-    /// open epoch. `None` means that the lower volume has the content as of that time.
+    /// Returns the log address that a slot had at the end of the newest sealed epoch, if its newest log address is in
+    /// the open epoch. `None` means that the lower volume has the content as of that time.
     pub fn replaced(&self, index: u32) -> Option<LogAddress> {
         let place = *self.replaced.as_ref()?.get(&index)?;
         (place.segment > self.completed).then_some(place)

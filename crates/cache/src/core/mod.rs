@@ -64,7 +64,7 @@ pub(crate) struct CacheLimits {
     /// Maximum number of slots in an epoch, whatever the order and size of its writes; 0 if writes take effect without
     /// a flush.
     pub epoch_slots: u64,
-    /// The slot table may have one entry for each block of the log, and this many more. The older places that
+    /// The slot table may have one entry for each block of the log, and this many more. The older log addresses that
     /// epochs keep count as entries. At this limit discards bypass the log, or wait.
     pub entries_beside_log: usize,
 }

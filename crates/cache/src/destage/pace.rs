@@ -1,6 +1,6 @@
-//! The pace of level 2 destage. Destage gives way to requests of hosts until the log is filled beyond its
-//! threshold or data has waited too long (STICS 4.3.3). Destage keeps to the configured rate, and waits while it
-//! is paused.
+//! The pace of destage from the log to the lower volume (level 2). Destage gives way to requests of hosts until the log
+//! is filled beyond its threshold or data has waited too long (STICS 4.3.3). Destage keeps to the configured rate, and
+//! waits while it is paused.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

@@ -93,8 +93,7 @@ pub(super) async fn write_both_copies(half: &Stack, label: MirrorLabel) -> Resul
     half.flush().await
 }
 
-/// Makes the decision. With `degraded`, a single leg is accepted as right although the other one
-/// may have newer data.
+/// Makes the decision. With `degraded`, a single leg is used although the other one may have newer data.
 pub(super) fn decide(
     found: [MirrorLabelScan; 2],
     degraded: bool,
