@@ -42,9 +42,7 @@ pub use iscsi::{
     session::initiator::{CommandDistribution, DataPhase},
 };
 pub use locate::{IscsiLocation, Locate, Locating};
-pub use objects::{
-    Credential, Grant, GrantedCapability, InvalidKeyFile, KeyChain, OwnKeys, RemoteObjects,
-};
+pub use objects::{Credential, Grant, GrantedCapability, KeyChain, OwnKeys, RemoteObjects};
 pub use pending_commands::PerformedCommand;
 pub use session::RemoteSession;
 pub use session_state::LinkState;

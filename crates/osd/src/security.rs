@@ -17,6 +17,7 @@
 
 mod mac;
 mod key;
+mod master_key;
 mod nonce;
 mod request;
 mod response;
@@ -29,6 +30,7 @@ pub use data_integrity::{
 pub use key::{KEY_BYTES, Key, KeyPair, SEED_BYTES};
 pub use level::SigningKey;
 pub use mac::{Algorithm, CODE_BYTES, IntegrityCheckValue, Mac};
+pub use master_key::{MasterKeyError, parse_master_key};
 pub use nonce::{NONCE_BYTES, Nonce};
 pub use request::{CapabilityKey, SYSTEM_ID_BYTES, SystemId};
 pub use response::{response_of_page, response_of_sense, response_of_zeroed_sense};

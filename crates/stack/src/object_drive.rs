@@ -6,9 +6,9 @@ use config::{DriveSecurity, ObjectDriveSettings, Unit, read_master_key_file};
 use control::{Failure, ObjectDriveStatus};
 use drive::{
     DriveIdentity, DriveOptions, DriveStore, Limits, ListLimits, ObjectUnit, OpenError,
-    security::{DriveClock, HostTime, KeyStoreError, Security, SecuritySettings, parse_master_key},
+    security::{DriveClock, HostTime, KeyStoreError, Security, SecuritySettings},
 };
-use osd::security::{KeyPair, SecurityMethod, SystemId};
+use osd::security::{KeyPair, SecurityMethod, SystemId, parse_master_key};
 use unit::{LogicalUnit, PrimaryUnit, UnitIdentity};
 use volume::Stack;
 

@@ -14,7 +14,6 @@
 mod clock;
 mod nonces;
 mod sealed;
-mod master_key;
 mod key_records;
 mod key_store;
 mod capability_keys;
@@ -26,7 +25,6 @@ mod check;
 pub use check::{Proof, Security, SecuritySettings, SignedProof, guarded_object};
 pub use clock::{DriveClock, HostTime, TimeSource};
 pub use key_store::{FROZEN_AUDITS, FROZEN_KEYS, KeyStore, KeyStoreError, SetKeyError};
-pub use master_key::{MASTER_KEY_FILE_BYTES, MasterKeyError, parse_master_key};
 pub use nonces::{KeySlot, NonceTable, NonceWindow};
 pub use refused::{Refused, RefusedCounters, RefusedReason};
 pub use work::{WorkGate, WorkPass};

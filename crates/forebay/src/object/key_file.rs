@@ -10,8 +10,8 @@ use zeroize::Zeroizing;
 use super::hex;
 use crate::secret::create;
 
-/// Two lines of 64 digits that end with CR and LF.
-const FILE_BYTES: u64 = 2 * 66;
+/// Most bytes of a file that is read. A key has fewer; a longer file is refused with the line that is wrong.
+const FILE_BYTES: u64 = 4096;
 
 /// Creates a file with a random key. Never replaces an existing one.
 pub fn make(path: &Path) -> Result<(), Failure> {
@@ -28,8 +28,8 @@ pub fn read(path: &Path) -> Result<KeyChain, Failure> {
     let read = private_file::read(path, "the key file", PrivateFileRule::Secret, FILE_BYTES);
     let content = read.map_err(|error| refused(error, &format!("the key file {shown}")))?;
     KeyChain::parse(&content).map_err(|error| {
-        Failure::settings(format!("{shown} is no key file: {error}"))
-            .remedy("name the file that `forebay object key` has made for this drive")
+        Failure::settings(format!("the key file {shown} {error}"))
+            .remedy("restore it from a copy, or name the file that `forebay object key` has made for this drive")
     })
 }
 
@@ -67,12 +67,31 @@ mod tests {
     fn a_key_file_that_is_wrong_or_open_to_others_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("drive.key");
-        create(&path, b"short\n").unwrap();
-        assert!(read(&path).unwrap_err().message.contains("64 hexadecimal digits"));
-        fs::remove_file(&path).unwrap();
+        let said = || {
+            let failure = read(&path).unwrap_err();
+            assert!(failure.remedy.is_some(), "{}", failure.message);
+            failure.message
+        };
+        assert!(said().contains("cannot read the key file"));
+        let (line, other) = ("0a".repeat(32), "0b".repeat(32));
+        for (content, reason) in [
+            (String::new(), "has 1 lines"),
+            (format!("{line}\n"), "has 1 lines"),
+            (format!("{line}\n{other}\n{line}\n"), "has 3 lines"),
+            (format!("{line}\n{other}0\n"), "line 2 has 65 characters"),
+            (format!("{line}\n{line}\n"), "two equal lines"),
+            (format!("{line}\n{}\n", "0x".repeat(32)), "line 2 has a character"),
+            ("0".repeat(5000), "more than 4096 bytes"),
+        ] {
+            create(&path, content.as_bytes()).unwrap();
+            let said = said();
+            assert!(said.contains(reason) && !said.contains(&line), "{said}");
+            fs::remove_file(&path).unwrap();
+        }
         make(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(read(&path).unwrap_err().message.contains("open to others"));
-        assert!(read(&folder.path().join("absent")).is_err());
+        assert!(said().contains("open to others"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        read(&path).unwrap();
     }
 }

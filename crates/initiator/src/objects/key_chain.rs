@@ -6,16 +6,9 @@
 
 use object::KeyToSet;
 use osd::security::{
-    Algorithm, CapabilityKey, KEY_BYTES, Key, KeyPair, Mac, SEED_BYTES, SigningKey, SystemId,
+    Algorithm, CapabilityKey, Key, KeyPair, Mac, MasterKeyError, SEED_BYTES, SigningKey, SystemId,
+    parse_master_key,
 };
-use zeroize::Zeroizing;
-
-/// The content of a key file is invalid.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error(
-    "a key file has two different lines of 64 hexadecimal digits: the authentication and the generation key"
-)]
-pub struct InvalidKeyFile;
 
 /// The master key of a drive, and all keys below it.
 #[derive(Clone, Debug)]
@@ -36,16 +29,8 @@ impl KeyChain {
     ///
     /// # Errors
     /// The content is not a key.
-    pub fn parse(content: &[u8]) -> Result<Self, InvalidKeyFile> {
-        let mut lines = content.strip_suffix(b"\n").unwrap_or(content).split(|&byte| byte == b'\n');
-        let mut key = || lines.next().and_then(parse_line).ok_or(InvalidKeyFile);
-        let (authentication, generation) = (key()?, key()?);
-        if lines.next().is_some() || *authentication == *generation {
-            return Err(InvalidKeyFile);
-        }
-        let [authentication, generation] =
-            [authentication, generation].map(|bytes| Key::new(*bytes));
-        Ok(Self::new(KeyPair { authentication, generation }))
+    pub fn parse(content: &[u8]) -> Result<Self, MasterKeyError> {
+        parse_master_key(content).map(Self::new)
     }
 
     /// Returns the seed with which SET KEY makes the drive derive this key.
@@ -95,40 +80,9 @@ impl KeyChain {
     }
 }
 
-fn parse_line(line: &[u8]) -> Option<Zeroizing<[u8; KEY_BYTES]>> {
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
-    if line.len() != 2 * KEY_BYTES {
-        return None;
-    }
-    let mut key = Zeroizing::new([0; KEY_BYTES]);
-    for (byte, digits) in key.iter_mut().zip(line.as_chunks::<2>().0) {
-        let digit = |at: usize| char::from(digits[at]).to_digit(16);
-        *byte = (digit(0)? << 4 | digit(1)?) as u8;
-    }
-    Some(key)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_file_has_two_different_lines() {
-        let (first, second) = ("0a".repeat(32), "Fb".repeat(32));
-        assert!(KeyChain::parse(format!("{first}\n{second}\n").as_bytes()).is_ok());
-        assert!(KeyChain::parse(format!("{first}\r\n{second}\r\n").as_bytes()).is_ok());
-        let wrong = [
-            String::new(),
-            first.clone(),
-            format!("{first}\n{first}\n"),
-            format!("{first}\n{second}\n{first}\n"),
-            format!("{first}\n{}\n", &second[1..]),
-            format!("{first}\nx{}\n", &second[1..]),
-        ];
-        for content in wrong {
-            assert!(KeyChain::parse(content.as_bytes()).is_err(), "{content}");
-        }
-    }
 
     #[test]
     fn each_key_has_another_seed() {

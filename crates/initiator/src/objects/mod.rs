@@ -30,7 +30,7 @@ use volume::Reply;
 
 pub use self::{
     credential::{Credential, Grant, GrantedCapability, OwnKeys},
-    key_chain::{InvalidKeyFile, KeyChain},
+    key_chain::KeyChain,
 };
 use self::{
     drive_facts::DriveFacts, drive_time::DriveTime, exchange::DriveLink, signing::Signer,
