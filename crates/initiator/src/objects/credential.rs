@@ -67,7 +67,7 @@ pub struct OwnKeys {
     signed: Mutex<HashMap<SignedFor, Arc<CommandProof>>>,
 }
 
-type SignedFor = (ObjectAddress, ObjectType, SigningKey);
+type SignedFor = (ObjectAddress, ObjectType, SigningKey, SecurityMethod);
 
 /// The most signed capabilities that are kept: a signature takes about 5 us.
 const SIGNED: usize = 1024;
@@ -148,22 +148,30 @@ impl OwnKeys {
     ) -> Result<Arc<CommandProof>, ObjectError> {
         let (object, object_type) = (command.object(), type_of(command, lists_collection));
         let signing = SigningKey::for_command(command);
+        let method = match command {
+            // A drive accepts new keys only in a command that is signed itself.
+            Command::SetKey(_) | Command::SetMasterKey { .. } => {
+                self.method.max(SecurityMethod::CmdRsp)
+            }
+            _ => self.method,
+        };
+        let signed_for = (object, object_type, signing, method);
         let mut signed = self.signed.lock();
-        if let Some(proof) = signed.get(&(object, object_type, signing)) {
+        if let Some(proof) = signed.get(&signed_for) {
             return Ok(Arc::clone(proof));
         }
         let everything = Permissions::NAMES.iter().fold(Permissions::NONE, |all, one| all | one.0);
         let capability = Capability {
             algorithm: self.algorithm,
             key_version: self.version,
-            ..Capability::for_object(object, object_type, everything, self.method)
+            ..Capability::for_object(object, object_type, everything, method)
         };
         let (capability, key) = self.chain.sign(&capability, signing, system);
-        let proof = Arc::new(CommandProof { capability, method: self.method, key });
+        let proof = Arc::new(CommandProof { capability, method, key });
         if signed.len() >= SIGNED {
             signed.clear();
         }
-        signed.insert((object, object_type, signing), Arc::clone(&proof));
+        signed.insert(signed_for, Arc::clone(&proof));
         Ok(proof)
     }
 
