@@ -124,8 +124,8 @@ impl Security {
     /// CDB, `token` the security token of the nexus.
     ///
     /// # Errors
-    /// The capability has reserved values; its method is less than the unit requires; its key was
-    /// never set; the integrity check value of the CDB is wrong.
+    /// The capability has reserved values; its method is less than the unit or the command requires;
+    /// its key was never set, or the integrity check value of the CDB is wrong.
     pub async fn prove(
         &self,
         store: &impl DriveBacking,
@@ -133,7 +133,7 @@ impl Security {
         bytes: &[u8; CDB_BYTES],
         token: &[u8],
     ) -> Result<Proof, Refused> {
-        let least = self.settings.least;
+        let least = least_for(&cdb.command, self.settings.least);
         let method = cdb.capability[2] & 0x0f;
         let no_security = Proof { method: SecurityMethod::NoSec, signed: None };
         // Clients write anything into the other fields of a capability for this method.
@@ -357,6 +357,15 @@ impl Security {
             return Err(Refused::Capability(RefusedReason::Audit, Refusal::AuditFrozen));
         }
         Ok(())
+    }
+}
+
+/// Returns the least method for a command. The proof of CAPKEY is the same for all commands of a
+/// session, so that an observer of the session could send a SET KEY again.
+fn least_for(command: &Command, least: SecurityMethod) -> SecurityMethod {
+    match command {
+        Command::SetKey(_) | Command::SetMasterKey { .. } => least.max(SecurityMethod::CmdRsp),
+        _ => least,
     }
 }
 

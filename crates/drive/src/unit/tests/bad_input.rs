@@ -206,10 +206,15 @@ async fn settings_of_the_unit_cannot_be_set_as_attributes() {
 
 #[tokio::test]
 async fn set_key_without_a_key_above_it_is_refused() {
-    let bench = Bench::new(SecurityMethod::NoSec).await;
-    let cdb = OsdCdb::new(Command::SetKey(set_key(KeyToSet::Root, 1))).encode();
-    let refused = bench.run(&cdb, Vec::new()).await;
-    assert_eq!(codes(&refused), Some((0x24, 0x00, Some(11))));
+    let bench = Bench::empty(SecurityMethod::CmdRsp).await;
+    let partition = ObjectAddress::partition(PARTITION);
+    let command = Command::SetKey(set_key(KeyToSet::Partition { partition: PARTITION }, 1));
+    let (all, method) = (Permissions(u16::MAX), SecurityMethod::CmdRsp);
+    let capability = Capability::for_object(partition, ObjectType::Partition, all, method);
+    let signer = master().authentication;
+    let signed = bench.signed_with(bench.cdb(command), &capability, &signer);
+    let refused = bench.run(&signed.bytes, Vec::new()).await;
+    assert_eq!(codes(&refused), Some((0x24, 0x00, Some(81))));
 }
 
 #[tokio::test]

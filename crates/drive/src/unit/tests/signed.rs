@@ -297,3 +297,28 @@ async fn ranges_in_the_data_are_proved_and_limited_by_the_capability() {
     let (cdb, out) = command(192);
     data_in(bench.run(&cdb, out).await);
 }
+
+#[tokio::test]
+async fn set_key_needs_a_signed_command_whatever_the_unit_requires() {
+    let request = Command::SetKey(set_key(KeyToSet::Root, 0xa0));
+    let permissions = Permissions::DEVICE_MANAGEMENT | Permissions::POLICY_SECURITY;
+    let capability =
+        |method| Capability::for_object(ObjectAddress::ROOT, ObjectType::Root, permissions, method);
+    let bench = Bench::empty(SecurityMethod::CapKey).await;
+    let key = master().authentication;
+    let once = bench.signed_with(bench.cdb(request), &capability(SecurityMethod::CapKey), &key);
+    // An observer could send these bytes again in the session.
+    for _ in 0..2 {
+        let refused = bench.run(&once.bytes, Vec::new()).await;
+        assert_eq!(codes(&refused), Some((0x24, 0x00, Some(82))));
+    }
+    assert_eq!(bench.unit.security().keys().root_identifier(), None);
+    let signed = bench.signed_with(bench.cdb(request), &capability(SecurityMethod::CmdRsp), &key);
+    data_in(bench.run(&signed.bytes, Vec::new()).await);
+    assert_eq!(codes(&bench.run(&signed.bytes, Vec::new()).await), Some((0x24, 0x06, None)));
+    assert_eq!(bench.unit.security().keys().root_identifier(), Some([7; 7]));
+
+    let bench = Bench::empty(SecurityMethod::NoSec).await;
+    let unsigned = bench.run(&bench.cdb(request).encode(), Vec::new()).await;
+    assert_eq!(codes(&unsigned), Some((0x24, 0x00, Some(82))));
+}
