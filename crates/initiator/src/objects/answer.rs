@@ -141,7 +141,8 @@ fn failure(
         return AnswerError::Refused(ObjectError::Storage(reason));
     };
     if is_nonce_time(&sense) {
-        return AnswerError::NonceTime(sense.information);
+        // A time that the drive has not signed could make this client sign commands for a later time.
+        return AnswerError::NonceTime(sense.information.filter(|_| is_proved));
     }
     let error = error_of(sense, received, &request.command);
     if !is_proved && is_about_objects(&error) {

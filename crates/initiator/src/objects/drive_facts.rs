@@ -88,6 +88,18 @@ impl RemoteObjects {
         facts.epoch_of(generation).unwrap_or(facts.epoch)
     }
 
+    /// Sets the drive's clock to the time that the drive has named when it refused a nonce. Without one, reads the
+    /// clock, which the credential may not permit.
+    pub(super) async fn learn_time(&self, named: Option<u64>) -> Result<(), ObjectError> {
+        match named {
+            Some(time) => {
+                self.link.signer.time.learn(Timestamp::from_ms(time));
+                Ok(())
+            }
+            None => self.learn().await,
+        }
+    }
+
     /// Reads the facts. If the drive refuses the time of the nonce, tries other times.
     pub(super) async fn learn(&self) -> Result<(), ObjectError> {
         let mut request =

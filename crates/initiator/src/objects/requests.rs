@@ -65,7 +65,7 @@ impl RemoteObjects {
     async fn perform_repeatable(&self, request: &ObjectRequest) -> Result<Exchanged, ObjectError> {
         for _ in 1..ATTEMPTS {
             match self.link.exchange(request, CommandRepetition::Allowed).await {
-                Err(ExchangeError::NonceTime(_)) => self.learn().await?,
+                Err(ExchangeError::NonceTime(time)) => self.learn_time(time).await?,
                 result => return result.map_err(ExchangeError::into_object_error),
             }
         }
@@ -81,7 +81,7 @@ impl RemoteObjects {
         let mut lost = String::new();
         for _ in 0..ATTEMPTS {
             match self.link.exchange(&request, CommandRepetition::Forbidden).await {
-                Err(ExchangeError::NonceTime(_)) => self.learn().await?,
+                Err(ExchangeError::NonceTime(time)) => self.learn_time(time).await?,
                 Err(ExchangeError::Lost(reason)) => match self.look_up(tag).await {
                     LookedUp::Performed(result, generation) => {
                         let reply = self.performed(&request, result).await?;
