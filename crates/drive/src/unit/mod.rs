@@ -153,10 +153,8 @@ impl<S: DriveBacking> ObjectUnit<S> {
         let Drive { store, security } = &*self.drive;
         let ObjectCommand { cdb, bytes, proof } = command;
         let object = cdb.command.object();
-        let refuse = |refused: Refused, proof| {
-            security.refused().count(&refused);
-            Failure::from(refused).completion(object, proof, Data::new())
-        };
+        let refuse =
+            |refused: Refused, proof| self.refuse(refused).completion(object, proof, Data::new());
         let proved = security.prove(&**store, cdb, bytes, &self.token(nexus)).await;
         let proved = proved.map_err(|refused| refuse(refused, None))?;
         let signer = Some((&proved, cdb.nonce));

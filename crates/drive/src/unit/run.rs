@@ -143,9 +143,16 @@ impl<S: DriveBacking> ObjectUnit<S> {
         Ok(set.await.unwrap_or_else(|_| Err(interrupted()))?)
     }
 
-    fn refuse(&self, refused: Refused) -> Failure {
+    pub(super) fn refuse(&self, refused: Refused) -> Failure {
         self.security().refused().count(&refused);
-        refused.into()
+        let is_nonce_time =
+            matches!(refused, Refused::Capability(_, osd::Refusal::NonceTimestampOutOfRange));
+        let mut failure = Failure::from(refused);
+        if is_nonce_time {
+            // The drive's time, in milliseconds: the client can sign again at once.
+            failure.sense.information = Some(self.security().clock().now().as_ms());
+        }
+        failure
     }
 }
 

@@ -322,3 +322,16 @@ async fn set_key_needs_a_signed_command_whatever_the_unit_requires() {
     let unsigned = bench.run(&bench.cdb(request).encode(), Vec::new()).await;
     assert_eq!(codes(&unsigned), Some((0x24, 0x00, Some(82))));
 }
+
+#[tokio::test]
+async fn a_refused_time_of_a_nonce_is_answered_with_the_time_of_the_drive() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let mut cdb = bench.cdb(read(0, 0));
+    cdb.nonce.time = object::Timestamp::from_ms(1);
+    let signed = bench.signed(cdb, &bench.capability(Permissions::READ));
+    let refused = bench.run(&signed.bytes, Vec::new()).await;
+    assert_eq!(codes(&refused), Some((0x24, 0x07, None)));
+    let now = bench.unit.security().clock().now().as_ms();
+    assert_eq!(refused.sense.unwrap().information, Some(now));
+    assert!(refused.object_sense.unwrap().response_integrity.is_some(), "the time is signed");
+}
