@@ -332,7 +332,9 @@ impl Security {
     ) -> Result<Key, Refused> {
         match self.keys.authentication(store, slot).await {
             Ok(Some((key, _))) => Ok(key),
-            Ok(None) => Err(Refused::at(RefusedReason::Key, CAPABILITY + 1)),
+            // The sense data is that of a wrong signature: a client without a key must not learn which
+            // partitions exist.
+            Ok(None) => Err(Refused::at(RefusedReason::Key, INTEGRITY)),
             Err(error) => Err(unreadable(error)),
         }
     }

@@ -16,6 +16,9 @@ pub const REQUEST_TAGS: u32 = 0xf001_0000;
 /// The attribute that gives a command its tag.
 pub const REQUEST_TAG: AttributeId = AttributeId::new(REQUEST_TAGS, 1);
 
+/// The page of a user object with the collections that it is a member of.
+const MEMBERSHIP: u32 = StandardPage::Collections.of(ObjectType::UserObject);
+
 /// Checks that a capability permits to set and to return these attributes.
 ///
 /// # Errors
@@ -41,6 +44,9 @@ fn needed_to_set(id: AttributeId) -> Permissions {
         id if is_security_page(id.page) => {
             Permissions::SET_ATTRIBUTES | Permissions::POLICY_SECURITY
         }
+        // The value names a collection, which the capability does not name: its members change, and
+        // the answer shows whether it exists.
+        id if id.page == MEMBERSHIP => Permissions::SET_ATTRIBUTES | Permissions::GLOBAL,
         _ => Permissions::SET_ATTRIBUTES,
     }
 }

@@ -214,7 +214,7 @@ async fn set_key_without_a_key_above_it_is_refused() {
     let signer = master().authentication;
     let signed = bench.signed_with(bench.cdb(command), &capability, &signer);
     let refused = bench.run(&signed.bytes, Vec::new()).await;
-    assert_eq!(codes(&refused), Some((0x24, 0x00, Some(81))));
+    assert_eq!(codes(&refused), Some((0x24, 0x00, Some(184))));
 }
 
 #[tokio::test]

@@ -78,7 +78,7 @@ async fn keys_and_data_survive_a_restart_and_used_nonces_do_not() {
     data_in(bench.run(&signed.bytes, Vec::new()).await);
     let read = bench.cdb(Command::Read { object: OBJECT, length: 5, start: 0 });
     let signed = bench.signed(read, &bench.capability(all));
-    assert_eq!(codes(&bench.run(&signed.bytes, Vec::new()).await), Some((0x24, 0x00, Some(81))));
+    assert_eq!(codes(&bench.run(&signed.bytes, Vec::new()).await), Some((0x24, 0x00, Some(184))));
     bench.unit.store().close().await.unwrap();
 }
 

@@ -335,3 +335,58 @@ async fn a_refused_time_of_a_nonce_is_answered_with_the_time_of_the_drive() {
     assert_eq!(refused.sense.unwrap().information, Some(now));
     assert!(refused.object_sense.unwrap().response_integrity.is_some(), "the time is signed");
 }
+
+/// The client of a capability for one object must not find out which others exist.
+#[tokio::test]
+async fn a_capability_for_one_object_shows_nothing_about_others() {
+    let bench = Bench::new(SecurityMethod::CmdRsp).await;
+    let exists = ObjectAddress::new(PARTITION, 0x1_0002);
+    bench.unit.store().add(exists, ObjectType::UserObject);
+    let absent = ObjectAddress::new(PARTITION, 0x1_0003);
+    // No key of the second one is set, and the third one does not exist.
+    let without_key = ObjectAddress::new(PARTITION + 1, 0x1_0001);
+    bench.unit.store().add(ObjectAddress::partition(PARTITION + 1), ObjectType::Partition);
+    let nowhere = ObjectAddress::new(PARTITION + 2, 0x1_0001);
+    let all = Permissions(u16::MAX);
+    let commands: [fn(ObjectAddress) -> Command; 6] = [
+        |object| Command::Read { object, length: 1, start: 0 },
+        |object| Command::Write { object, length: 0, start: 0 },
+        |object| Command::GetAttributes { object },
+        |object| Command::Remove { object },
+        |object| Command::ReadMap {
+            object,
+            allocation_length: 64,
+            start: 0,
+            map_type: object::MapType::All,
+        },
+        |object| Command::Create {
+            partition: object.partition,
+            requested: object.object,
+            count: 1,
+        },
+    ];
+    for command in commands {
+        let mut answers = Vec::new();
+        for object in [exists, absent, without_key, nowhere] {
+            let signed = bench.signed(bench.cdb(command(object)), &bench.capability(all));
+            answers.push(codes(&bench.run(&signed.bytes, Vec::new()).await));
+        }
+        assert!(answers[0].is_some(), "refused");
+        assert_eq!(answers[0], answers[1], "{:?}", command(exists));
+        assert_eq!(answers[2], answers[3], "{:?}", command(nowhere));
+    }
+    // Joining a collection would show whether it exists, and changes it.
+    let collection = ObjectAddress::new(PARTITION, 0x1_0009);
+    bench.unit.store().add(collection, ObjectType::Collection);
+    for id in [collection.object, 0x1_000a] {
+        let mut cdb = bench.cdb(Command::SetAttributes { object: OBJECT });
+        let mut value = [0; 18];
+        value[..8].copy_from_slice(&id.to_be_bytes());
+        let page = AttributeId::new(0x4, 1);
+        cdb.attributes = AttributeParameters::SetOne { id: page, length: 8, value };
+        let permissions = Permissions::SET_ATTRIBUTES | Permissions::GET_ATTRIBUTES;
+        let signed = bench.signed(cdb, &bench.capability(permissions));
+        let refused = bench.run(&signed.bytes, Vec::new()).await;
+        assert_eq!(codes(&refused), Some((0x24, 0x00, Some(129))));
+    }
+}
