@@ -101,7 +101,6 @@ fn invalid_field(byte: Option<u16>, command: &Command) -> ObjectError {
         Some(40..48) => RefusedField::Start,
         Some(48..52) => RefusedField::ContinuationLength,
         Some(52..80) => RefusedField::Attributes,
-        Some(81) => return capability("the key that must sign it is not set, or is another one"),
         Some(82) => return capability("the drive requires a stronger security method"),
         Some(84..90) => return capability("it has expired"),
         Some(122..128) => return capability("the object was created at another time"),
@@ -112,7 +111,9 @@ fn invalid_field(byte: Option<u16>, command: &Command) -> ObjectError {
         Some(152..168) => return capability("it is for another object"),
         Some(168..184) => return capability("it is for another range of the object"),
         Some(80..184) => return capability("it is not valid"),
-        Some(184..228) => return capability("the signature of the command is wrong"),
+        Some(184..228) => {
+            return capability("its signature is wrong, or the key that must sign it is not set");
+        }
         Some(byte) => {
             return ObjectError::Storage(format!("the drive refuses byte {byte} of the CDB"));
         }
