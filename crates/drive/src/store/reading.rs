@@ -4,7 +4,7 @@ use std::{ops::Range, sync::atomic::Ordering};
 
 use object::{
     Continuation, MapRun, MapRunKind, MapType, ObjectAddress, ObjectError, ObjectReply,
-    ObjectRequest, ReplyData, TimestampControl,
+    ObjectRequest, RefusedField, ReplyData, TimestampControl,
 };
 use volume::Data;
 
@@ -16,7 +16,7 @@ use super::{
     extents::look_up,
     object_row::ObjectRow,
     object_rows::{find_user, store},
-    transaction::{Step, Transaction},
+    transaction::{Step, Stop, Transaction},
 };
 
 /// Blocks of an object that are adjacent on the volume, or adjacent holes.
@@ -132,6 +132,7 @@ impl DriveCore {
                 let past_end = ranges.iter().any(|range| range.end > row.length);
                 let mut plans = Vec::with_capacity(ranges.len());
                 let mut room = request.data_in_capacity;
+                check_amount(ranges, &row, room)?;
                 for range in ranges {
                     let present = clip(range, &row, &mut room);
                     let mut plan = ReadPlan::default();
@@ -247,10 +248,21 @@ pub(crate) fn ranges_of(
     }
 }
 
+/// Refuses a READ that would return more than [`MOST_READ`] bytes.
+fn check_amount(ranges: &[Range<u64>], row: &ObjectRow, room: u64) -> Step<()> {
+    let present =
+        |range: &Range<u64>| range.end.min(row.length).saturating_sub(range.start.min(row.length));
+    let all = ranges.iter().map(present).fold(0, u64::saturating_add);
+    match all.min(room) > MOST_READ {
+        true => Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Length })),
+        false => Ok(()),
+    }
+}
+
 /// Returns the part of a range that exists and fits into the `room` for data, and takes it off the room.
 fn clip(range: &Range<u64>, row: &ObjectRow, room: &mut u64) -> Range<u64> {
     let start = range.start.min(row.length);
-    let end = range.end.min(row.length).min(start.saturating_add((*room).min(MOST_READ)));
+    let end = range.end.min(row.length).min(start.saturating_add(*room));
     *room -= (end.saturating_sub(start)).min(*room);
     start..end.max(start)
 }
@@ -297,7 +309,7 @@ fn add_run(runs: &mut Vec<MapRun>, kind: MapRunKind, bytes: Range<u64>) {
     }
 }
 
-/// Most bytes of one READ: more than any session transfers with a command.
+/// Most bytes that one READ returns: more than any session transfers with a command. They are in memory at once.
 const MOST_READ: u64 = 64 << 20;
 /// Most blocks that one READ MAP looks at (1 GiB): it reads them to find damaged ones.
 const MAP_BLOCKS: u64 = 1 << 18;

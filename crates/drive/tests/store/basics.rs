@@ -4,7 +4,7 @@ use drive::{DriveStore, OpenError};
 use object::{
     Attribute, AttributeSelection, Command, Continuation, MapRun, MapRunKind, MapType,
     ObjectAddress, ObjectError, ObjectRequest, ObjectStore, ObjectType, Query, QueryCriterion,
-    QueryMatch, ReplyData, ScatterEntry,
+    QueryMatch, RefusedField, ReplyData, ScatterEntry,
 };
 use volume::{Data, Durability, Extent, Lba};
 
@@ -256,6 +256,21 @@ fn collections_have_members_that_queries_find() {
         perform(&store, Command::RemovePartition { partition, with_contents: true }).await.unwrap();
         assert_eq!(store.statistics().partitions, 0);
         assert_eq!(store.statistics().used_bytes, 0);
+    });
+}
+
+#[test]
+fn a_read_of_more_than_one_answer_has_is_refused_and_not_shortened() {
+    run(async {
+        let store = open(&memory(16 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        set_length(&store, object, 65 * MIB).await.unwrap();
+        assert_eq!(read(&store, object, 0, 64 * MIB).await.unwrap().len() as u64, 64 * MIB);
+        let refused = ObjectError::InvalidField { field: RefusedField::Length };
+        assert_eq!(read(&store, object, 0, 64 * MIB + 1).await, Err(refused));
+        // Bytes behind the end are not returned.
+        assert_eq!(read(&store, object, 64 * MIB, 1 << 40).await.unwrap().len() as u64, MIB);
     });
 }
 
