@@ -29,7 +29,11 @@ impl DriveCore {
         if let Some(tag) = is_tagged
             && let Some(current) = self.tagged(tag).await?
         {
-            // The command was performed before: a second one has no effect and the first one's reply.
+            // The command was performed before: a second one has no effect and the first one's reply. The effect need
+            // not be stable yet.
+            if request.options.fua || is_always_stable(&request) {
+                self.commit(false).await?;
+            }
             return Ok(ObjectReply { current, ..ObjectReply::default() });
         }
         let reply = self.dispatch(&request).await?;
@@ -401,7 +405,8 @@ impl DriveCore {
             idle.await;
         }
         let (reply, done) = tokio::sync::oneshot::channel();
-        self.committer.send(CommitJob::Format { now, reply }).map_err(|_| gone())?;
+        let tag = tag_of(request).unwrap_or_default();
+        self.committer.send(CommitJob::Format { now, tag, reply }).map_err(|_| gone())?;
         done.await.map_err(|_| gone())?.map_err(super::tables::storage_error)?;
         drop(formatting);
         self.run(|transaction| {

@@ -17,6 +17,7 @@ use super::{
     key,
     row_store::Rows,
     tables::{Tables, commit_rows, first_rows, identifiers_to_reserve, open_database},
+    transaction::TAG_BYTES,
 };
 
 /// A job of the committer.
@@ -25,8 +26,8 @@ pub(crate) enum CommitJob {
     Commit { force: bool },
     /// Poll a future to its end: a write whose command was aborted.
     Finish(Pin<Box<dyn Future<Output = ()> + Send>>),
-    /// Remove every object. No command is at work.
-    Format { now: Timestamp, reply: oneshot::Sender<Result<(), String>> },
+    /// Remove every object. No command is at work. `tag` is the request tag of the command, or zeros.
+    Format { now: Timestamp, tag: [u8; TAG_BYTES], reply: oneshot::Sender<Result<(), String>> },
     /// End; close the database in order if there is a reply.
     Stop(Option<oneshot::Sender<()>>),
 }
@@ -49,9 +50,9 @@ fn run(tables: &Tables, jobs: &mpsc::Receiver<CommitJob>) {
             match job {
                 CommitJob::Commit { force } => (wanted, forced) = (true, forced | force),
                 CommitJob::Finish(future) => block_on(future),
-                CommitJob::Format { now, reply } => {
+                CommitJob::Format { now, tag, reply } => {
                     // The caller may have gone.
-                    let _ = reply.send(format(tables, now));
+                    let _ = reply.send(format(tables, now, tag));
                 }
                 CommitJob::Stop(reply) => {
                     if reply.is_some() {
@@ -173,21 +174,22 @@ fn reopen(tables: &Tables) -> Result<(), String> {
     Ok(())
 }
 
-fn format(tables: &Tables, now: Timestamp) -> Result<(), String> {
+fn format(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> Result<(), String> {
     reopen(tables)?;
     let (mut counters, mut rows) = first_rows(now);
     {
         let state = tables.state.lock();
         // Identifiers are not given a second time, and neither are the numbers of tagged commands. The results of all
-        // tags are forgotten.
+        // tags are forgotten. The result of this command is kept with its attributes, in the next commit: after a crash
+        // before that one, its outcome must be unknown.
         counters = super::transaction::Counters {
             next_content: state.counters.next_content,
             reserved_id: identifiers_to_reserve(&state.counters, &tables.mutation),
             next_id: state.counters.next_id,
             next_tag: state.counters.next_tag,
             oldest_tag: state.counters.next_tag,
-            tag_horizon: state.counters.largest_tag,
-            largest_tag: state.counters.largest_tag,
+            tag_horizon: state.counters.largest_tag.max(tag),
+            largest_tag: state.counters.largest_tag.max(tag),
             ..counters
         };
         rows.insert(key::counters(), Some(counters.encode(0)));

@@ -81,6 +81,39 @@ fn format_osd_forgets_the_results_of_all_tags() {
 }
 
 #[test]
+fn a_format_is_never_looked_up_as_not_performed() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open(&volume).await;
+        let tag = Attribute::new(0xf001_0000, 1, vec![9; 16]);
+        let format = ObjectRequest::new(Command::FormatOsd { capacity: 0 });
+        store.perform(format.setting(tag)).await.unwrap();
+        // The horizon is part of the commit that removes the objects: after a crash before the next commit, the tag is
+        // not above it.
+        assert_eq!(horizon(&store).await, [9; 16][..]);
+    });
+}
+
+#[test]
+fn a_tagged_command_that_is_sent_again_with_fua_is_stable_when_it_is_answered() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open(&volume).await;
+        let partition = create_partition(&store).await;
+        flush(&store).await.unwrap();
+        let command = Command::Create { partition, requested: 0, count: 1 };
+        let tag = Attribute::new(0xf001_0000, 1, vec![5; 16]);
+        let request = ObjectRequest::new(command).setting(tag);
+        let first = store.perform(request.clone()).await.unwrap().current.object;
+        let again = store.perform(request.with_fua()).await.unwrap().current.object;
+        assert_eq!(first, again);
+        drop(store);
+        let store = open(&volume).await;
+        assert!(get(&store, first, 1, 0x82).await.is_ok(), "an acknowledged object was lost");
+    });
+}
+
+#[test]
 fn a_tag_on_several_objects_is_kept_once_with_the_first_one() {
     run(async {
         let store = open_with_tags(&memory(16 * MIB), 1).await;
