@@ -7,7 +7,7 @@
 //! |------|---------|
 //! | storage | [`FileVolume`] (a file or block device), [`MemVolume`] |
 //! | several lower volumes | [`Mirror`] (two equal legs), [`JoinedVolume`] (one after the other) |
-//! | layers | [`CheckedVolume`], [`SliceVolume`], [`EncryptVolume`], [`ObserveVolume`], [`Watched`] |
+//! | layers | [`CheckedVolume`], [`SliceVolume`], [`EncryptVolume`], [`ObserveVolume`], [`OverlayVolume`], [`Watched`] |
 //! | layers that simulate slow or failing storage | [`DelayVolume`], [`DiskVolume`], [`FaultVolume`] |
 //!
 //! The cache and the remote volume are in crates of their own (`cache` and `initiator`).
@@ -28,6 +28,7 @@ mod mem;
 mod checked;
 mod slice;
 mod joined;
+mod overlay;
 mod delay;
 mod disk;
 mod observe;
@@ -67,6 +68,7 @@ pub use mirror::{DegradedMirror, HalfLabel, Mirror, MirrorError, MirrorLegStatus
 pub use observe::{ObserveVolume, VolumeCallCounters, VolumeCallCounts};
 pub use ongoing::{ConditionChange, OngoingCondition};
 pub use opening::{NamedFile, OpenNamed, UntrustedLink, free_bytes, is_ours, narrow, open_own};
+pub use overlay::OverlayVolume;
 pub use reply::Reply;
 pub use slice::SliceVolume;
 pub use times::{TimeHistogram, TimeHistogramSnapshot};
