@@ -22,6 +22,7 @@ struct OverlayChanges {
     blocks: BTreeMap<u64, Bytes>,
     /// First block of each discarded range, with the block after its last one. The ranges do not overlap.
     discarded: BTreeMap<u64, u64>,
+    was_refused: bool,
 }
 
 impl OverlayVolume {
@@ -35,7 +36,15 @@ impl OverlayVolume {
         self.lower.geometry().block_size as usize
     }
 
-    fn full(&self) -> Error {
+    /// Returns true if a write or discard was refused, because it would have needed more memory.
+    #[must_use]
+    pub fn was_refused(&self) -> bool {
+        self.changes.lock().was_refused
+    }
+
+    /// Notes that a change is refused, and returns its error.
+    fn refuse(&self, changes: &mut OverlayChanges) -> Error {
+        changes.was_refused = true;
         let reason = format!(
             "the changes exceed the {} MiB of memory that they may take",
             self.most_bytes >> 20
@@ -50,7 +59,7 @@ impl OverlayVolume {
         let numbers = extent.lba.0..extent.end().0;
         let known = changes.blocks.range(numbers.clone()).count();
         if (changes.blocks.len() - known + extent.blocks as usize) * size > self.most_bytes {
-            return Err(self.full());
+            return Err(self.refuse(&mut changes));
         }
         for (n, number) in numbers.enumerate() {
             // A copy: a slice of the data would keep the whole buffer of the caller.
@@ -66,7 +75,7 @@ impl OverlayVolume {
         let mut changes = self.changes.lock();
         changes.discard(extent.lba.0..extent.end().0);
         match changes.discarded.len() > MOST_RANGES {
-            true => Err(self.full()),
+            true => Err(self.refuse(&mut changes)),
             false => Ok(()),
         }
     }
@@ -223,5 +232,6 @@ mod tests {
         let full = fill(&overlay, 9, 2, 3).unwrap_err().to_string();
         assert!(full.contains("memory"), "{full}");
         assert_eq!(blocks(&overlay, 8, 3), [2, 2, 0]);
+        assert!(overlay.was_refused());
     }
 }
