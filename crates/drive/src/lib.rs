@@ -18,7 +18,8 @@ mod testing;
 pub use self::unit::{ListLimits, ObjectUnit};
 pub use backing::DriveBacking;
 pub use store::{
-    Clock, DriveIdentity, DriveOptions, DriveStatistics, DriveStore, GuardFacts, Limits, OpenError,
-    ScrubReport,
+    Clock, DriveExamination, DriveFinding, DriveFindingKind, DriveIdentity, DriveOptions,
+    DriveStatistics, DriveStore, ExaminationProgress, GuardFacts, Limits, OpenError, ScrubReport,
+    examine_drive,
 };
 pub use store::{DriveMutant, DriveMutation};

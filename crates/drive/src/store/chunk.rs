@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 /// Blocks in a chunk.
 pub(crate) const CHUNK_BLOCKS: u64 = 256;
-const ENTRY: usize = 12;
+pub(crate) const ENTRY: usize = 12;
 
 /// The place and checksum of one block; `None` in place of an entry is a hole.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -152,6 +152,11 @@ fn encode_result(sequence: u64, current: &CurrentCommand) -> Bytes {
     bytes.freeze()
 }
 
+/// Returns the sequence number of the result of a tagged command.
+pub(crate) fn result_sequence(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().copied().map(u64::from_be_bytes)
+}
+
 /// Decodes the result of a tagged command.
 pub(crate) fn decode_result(bytes: &[u8]) -> Option<CurrentCommand> {
     let number = |at: usize| Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?));

@@ -21,6 +21,57 @@ const TRASH: u8 = b'X';
 /// Named records have a table of their own, which FORMAT OSD leaves alone.
 const RECORD: u8 = b'r';
 
+/// The kinds of rows, without the named records.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum RowKind {
+    Root,
+    Partition,
+    Object,
+    Attribute,
+    Chunk,
+    Group,
+    Counters,
+    Collection,
+    Member,
+    Shared,
+    Tag,
+    TagOrder,
+    Trash,
+}
+
+impl RowKind {
+    /// Returns the kind of the row with this key; `None` if it is not known.
+    pub(crate) fn of(key: &[u8]) -> Option<Self> {
+        Some(match *key.first()? {
+            ROOT => Self::Root,
+            PARTITION => Self::Partition,
+            OBJECT => Self::Object,
+            ATTRIBUTE => Self::Attribute,
+            CHUNK => Self::Chunk,
+            GROUP => Self::Group,
+            COUNTERS => Self::Counters,
+            COLLECTION => Self::Collection,
+            MEMBER => Self::Member,
+            SHARED => Self::Shared,
+            TAG => Self::Tag,
+            TAG_ORDER => Self::TagOrder,
+            TRASH => Self::Trash,
+            _ => return None,
+        })
+    }
+
+    /// Returns true if keys of this kind have `length` bytes.
+    pub(crate) fn fits(self, length: usize) -> bool {
+        let numbers = match self {
+            Self::Root | Self::Counters => 0,
+            Self::Partition | Self::Group | Self::Shared | Self::TagOrder | Self::Trash => 8,
+            Self::Object | Self::Chunk | Self::Collection | Self::Tag => 16,
+            Self::Attribute | Self::Member => 24,
+        };
+        length == 1 + numbers
+    }
+}
+
 fn key(kind: u8, numbers: &[u64]) -> Key {
     let mut key = Key::new();
     key.push(kind);
@@ -43,6 +94,12 @@ pub(crate) fn last_number(key: &[u8]) -> u64 {
     key[at..].try_into().map_or(0, u64::from_be_bytes)
 }
 
+/// Returns number `index` of a key that has only numbers behind its letter; zero if the key ends before it.
+pub(crate) fn number(key: &[u8], index: usize) -> u64 {
+    let at = 1 + index * 8;
+    key.get(at..at + 8).map_or(0, last_number)
+}
+
 /// The row after the last partition row.
 pub(crate) fn partitions_end() -> Key {
     key(PARTITION + 1, &[])
@@ -51,6 +108,16 @@ pub(crate) fn partitions_end() -> Key {
 /// The row after the last object of a partition.
 pub(crate) fn objects_end(partition: u64) -> Key {
     after(&key(OBJECT, &[partition]))
+}
+
+/// The row of the first object of the first partition, or the first row after it.
+pub(crate) fn objects_start() -> Key {
+    key(OBJECT, &[])
+}
+
+/// The row after the last object of the last partition.
+pub(crate) fn all_objects_end() -> Key {
+    key(OBJECT + 1, &[])
 }
 
 pub(crate) fn attribute(address: ObjectAddress, id: AttributeId) -> Key {
@@ -96,6 +163,10 @@ pub(crate) fn group(group: u64) -> Key {
     key(GROUP, &[group])
 }
 
+pub(crate) fn groups_end() -> Key {
+    key(GROUP + 1, &[])
+}
+
 pub(crate) fn counters() -> Key {
     key(COUNTERS, &[])
 }
@@ -119,6 +190,10 @@ pub(crate) fn members_end(collection: ObjectAddress) -> Key {
 /// The number of further references to a shared block.
 pub(crate) fn shared(block: u64) -> Key {
     key(SHARED, &[block])
+}
+
+pub(crate) fn shared_end() -> Key {
+    key(SHARED + 1, &[])
 }
 
 pub(crate) fn tag(tag: &[u8; 16]) -> Key {

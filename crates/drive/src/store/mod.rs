@@ -39,8 +39,12 @@ mod copying;
 mod scrubbing;
 mod commands;
 mod drive_store;
+mod examination;
 
 pub use drive_store::DriveStore;
+pub use examination::{
+    DriveExamination, DriveFinding, DriveFindingKind, ExaminationProgress, examine_drive,
+};
 pub use mutant::{DriveMutant, DriveMutation};
 pub use options::{
     Clock, DriveIdentity, DriveOptions, DriveStatistics, GuardFacts, Limits, OpenError,

@@ -20,7 +20,7 @@ use super::{
     transaction::{Counters, DriveTables, IDENTIFIER_STEP, TAG_BYTES},
 };
 
-const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
+pub(crate) const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
 /// Everything that the two threads of the tables share with the commands.

@@ -345,6 +345,11 @@ fn crash(seed: u64, point: u64, mutant: Option<DriveMutant>) -> Result<(), Strin
     }
     let stack: Stack = Arc::new(disk(image, seed));
     runtime().block_on(async {
+        let report = drive::examine_drive(stack.clone(), options(), Box::new(|_, _| {})).await;
+        let report = report.map_err(|error| error.to_string())?;
+        if let Some(unsound) = report.filter(|report| !report.is_sound()) {
+            return Err(format!("an examination finds {:?}", unsound.findings));
+        }
         let store = open_with(&stack, DriveMutation::default()).await.map_err(|e| e.to_string())?;
         check(&store, &mut history).await?;
         // Without objects, no block may be in use.

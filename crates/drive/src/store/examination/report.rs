@@ -1,0 +1,105 @@
+//! The report of an examination.
+
+use object::ObjectAddress;
+
+/// The result of examining the volume of a drive.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct DriveExamination {
+    pub partitions: u64,
+    /// User objects and collections.
+    pub objects: u64,
+    /// Rows of the tables, without the named records.
+    pub rows: u64,
+    /// Rows whose kind this program does not know. They were not examined.
+    pub unknown_rows: u64,
+    /// Bytes of data that were read and compared with their checksums.
+    pub bytes: u64,
+    /// Facts that need no action, such as that the drive was not closed.
+    pub notes: Vec<String>,
+    /// The first 1,024 findings.
+    pub findings: Vec<DriveFinding>,
+    /// Number of all findings.
+    pub found: u64,
+}
+
+/// A part of the drive that is not as it should be.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DriveFinding {
+    pub kind: DriveFindingKind,
+    pub text: String,
+}
+
+/// The kind of damage.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DriveFindingKind {
+    /// The tables as a whole cannot be used, or a row has a wrong form.
+    Tables,
+    /// The row of a root, partition, object or collection contradicts other rows.
+    Object,
+    /// Data does not match its checksum, or cannot be read.
+    Data,
+    /// A block has more references than its reference count says, or fewer.
+    References,
+    /// A block counts as used, but nothing refers to it.
+    Leaked,
+    /// A block counts as free, but an object refers to it.
+    Free,
+    Attribute,
+    /// A collection and its members contradict each other.
+    Collection,
+    /// A counter of the drive is wrong.
+    Counter,
+}
+
+impl DriveFindingKind {
+    /// Returns the name for reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tables => "tables",
+            Self::Object => "object",
+            Self::Data => "data",
+            Self::References => "references",
+            Self::Leaked => "leaked",
+            Self::Free => "free",
+            Self::Attribute => "attribute",
+            Self::Collection => "collection",
+            Self::Counter => "counter",
+        }
+    }
+}
+
+impl DriveExamination {
+    /// Returns true if there is no damage.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.found == 0
+    }
+
+    pub(super) fn find(&mut self, kind: DriveFindingKind, text: impl Into<String>) {
+        self.found += 1;
+        if self.findings.len() < MOST_FINDINGS {
+            self.findings.push(DriveFinding { kind, text: text.into() });
+        }
+    }
+
+    pub(super) fn find_at(&mut self, kind: DriveFindingKind, object: ObjectAddress, text: &str) {
+        self.find(kind, format!("{object}: {text}"));
+    }
+
+    /// Adds a finding unless two numbers are equal: the first one is kept in a row, the second one was counted.
+    pub(super) fn compare(
+        &mut self,
+        kind: DriveFindingKind,
+        what: impl std::fmt::Display,
+        kept: u64,
+        counted: u64,
+    ) {
+        if kept != counted {
+            self.find(kind, format!("{what}: {kept} according to the tables, {counted} counted"));
+        }
+    }
+}
+
+/// Findings of which the texts are kept: enough for a person, and a bound for a volume of random bytes.
+const MOST_FINDINGS: usize = 1024;

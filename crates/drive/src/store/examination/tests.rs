@@ -1,0 +1,270 @@
+//! Examinations of drives whose rows or data were damaged on purpose.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use object::{
+    Attribute, AttributeId, Command, ObjectAddress, ObjectReply, ObjectRequest, ObjectStore,
+    Timestamp,
+};
+use redb::ReadableTable;
+use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Stack};
+
+use super::{DriveExamination, DriveFindingKind, examine_drive, on_thread};
+use crate::store::{
+    Clock, DriveIdentity, DriveOptions, DriveStore, Limits, OpenError,
+    key::{self, Key},
+    tables::ROWS,
+};
+
+struct StoppedClock;
+
+impl Clock for StoppedClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_ms(1_700_000_000_000)
+    }
+}
+
+fn options() -> DriveOptions {
+    DriveOptions {
+        limits: Limits::default(),
+        identity: DriveIdentity {
+            system_id: [7; 20],
+            vendor: "FOREBAY".into(),
+            product: "object drive".into(),
+            revision: "1".into(),
+            serial: "42".into(),
+        },
+        clock: Arc::new(StoppedClock),
+    }
+}
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+async fn perform(store: &DriveStore, command: Command) -> ObjectReply {
+    store.perform(ObjectRequest::new(command)).await.expect("performed")
+}
+
+async fn write(store: &DriveStore, object: ObjectAddress, data: Vec<u8>) {
+    let command = Command::Write { object, length: data.len() as u64, start: 0 };
+    let request = ObjectRequest::new(command).with_data(Data::from(data));
+    store.perform(request).await.expect("written");
+}
+
+async fn set(store: &DriveStore, object: ObjectAddress, attribute: Attribute) {
+    let request = ObjectRequest::new(Command::SetAttributes { object }).setting(attribute);
+    store.perform(request).await.expect("set");
+}
+
+/// A drive with two objects, one of them a member of a collection, and with a snapshot of all of that. It is closed.
+struct Sample {
+    volume: Stack,
+    partition: u64,
+    first: ObjectAddress,
+    collection: ObjectAddress,
+}
+
+const PARTITION: u64 = 0x1_0000;
+
+async fn sample() -> Sample {
+    let volume: Stack = Arc::new(MemVolume::new(Geometry::with_blocks((16 << 20) / 512)));
+    let store = DriveStore::open(Arc::clone(&volume), options()).await.expect("opened");
+    perform(&store, Command::CreatePartition { requested: PARTITION }).await;
+    let partition = PARTITION;
+    let create = Command::CreateCollection { partition, requested: 0 };
+    let collection = perform(&store, create).await.current.object;
+    let tag = Attribute::new(0xf001_0000, 1, vec![9; 16]);
+    let create = Command::Create { partition, requested: 0, count: 2 };
+    let created = store.perform(ObjectRequest::new(create).setting(tag)).await.expect("created");
+    let first = created.current.object;
+    let second = ObjectAddress::new(partition, first.object + 1);
+    write(&store, first, vec![1; 100_000]).await;
+    write(&store, second, vec![2; 5_000]).await;
+    set(&store, first, Attribute::new(0x1_0000, 1, b"name".to_vec())).await;
+    let membership = collection.object.to_be_bytes().to_vec();
+    set(&store, first, Attribute::new(4, 1, membership)).await;
+    let method = object::CopyMethod(0);
+    perform(&store, Command::CreateSnapshot { source: partition, requested: 0, method }).await;
+    store.close().await.expect("closed");
+    Sample { volume, partition, first, collection }
+}
+
+async fn examine(volume: &Stack) -> Result<Option<DriveExamination>, OpenError> {
+    examine_drive(Arc::clone(volume), options(), Box::new(|_, _| {})).await
+}
+
+async fn found(volume: &Stack) -> Vec<DriveFindingKind> {
+    let report = examine(volume).await.expect("examined").expect("a drive");
+    println!("{report:?}");
+    assert_eq!(report.is_sound(), report.findings.is_empty());
+    report.findings.iter().map(|finding| finding.kind).collect()
+}
+
+async fn all_bytes(volume: &Stack) -> Bytes {
+    let blocks = volume.geometry().blocks as u32;
+    volume.read(Extent { lba: Lba(0), blocks }).await.expect("read").into_bytes()
+}
+
+/// Replaces a row of the tables with what `change` makes of it; `None` removes it.
+async fn change_row(
+    volume: &Stack,
+    key: Key,
+    change: impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>> + Send + 'static,
+) {
+    on_thread(volume, move |database, _, _| {
+        let write = database.begin_write().expect("begun");
+        {
+            let mut rows = write.open_table(ROWS).expect("opened");
+            let old = rows.get(&key[..]).expect("read").map(|row| row.value().to_vec());
+            match change(old) {
+                Some(row) => drop(rows.insert(&key[..], &row[..]).expect("inserted")),
+                None => drop(rows.remove(&key[..]).expect("removed")),
+            }
+        }
+        write.commit().expect("committed");
+        Ok(())
+    })
+    .await
+    .expect("changed");
+}
+
+/// Changes one byte of a row.
+fn flip(at: usize) -> impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>> + Send + 'static {
+    move |row| {
+        let mut row = row.expect("the row is there");
+        row[at] ^= 1;
+        Some(row)
+    }
+}
+
+fn remove(_: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    None
+}
+
+#[test]
+fn a_sound_drive_has_no_findings_and_not_one_byte_of_its_volume_changes() {
+    run(async {
+        let sample = sample().await;
+        let before = all_bytes(&sample.volume).await;
+        let report = examine(&sample.volume).await.expect("examined").expect("a drive");
+        assert!(report.is_sound() && report.notes.is_empty(), "{report:?}");
+        assert_eq!((report.partitions, report.objects, report.unknown_rows), (2, 6, 0));
+        assert_eq!(report.bytes, 27 * 4096, "shared blocks are read once");
+        assert!(all_bytes(&sample.volume).await == before);
+    });
+}
+
+#[test]
+fn a_drive_that_was_not_closed_is_examined_as_its_next_start_would_find_it() {
+    run(async {
+        let sample = sample().await;
+        let store = DriveStore::open(Arc::clone(&sample.volume), options()).await.expect("opened");
+        write(&store, sample.first, vec![3; 50_000]).await;
+        let scope = object::FlushScope::RangeOrEverything;
+        perform(&store, Command::FlushOsd { scope }).await;
+        drop(store);
+        let before = all_bytes(&sample.volume).await;
+        let report = examine(&sample.volume).await.expect("examined").expect("a drive");
+        assert!(report.is_sound(), "{report:?}");
+        assert_eq!(report.notes, ["the drive was not closed"]);
+        assert!(all_bytes(&sample.volume).await == before);
+    });
+}
+
+#[test]
+fn a_volume_of_zeros_is_no_drive_yet() {
+    run(async {
+        let blank: Stack = Arc::new(MemVolume::new(Geometry::with_blocks((16 << 20) / 512)));
+        assert_eq!(examine(&blank).await.expect("examined"), None);
+        assert_eq!(examine(&blank).await.expect("examined"), None, "it is still blank");
+    });
+}
+
+#[test]
+fn damaged_data_is_found_with_its_object_and_place() {
+    run(async {
+        let sample = sample().await;
+        let all = all_bytes(&sample.volume).await;
+        let at =
+            all.windows(4096).step_by(4096).position(|block| block == [1; 4096]).expect("data");
+        let block: Data = vec![8; 512].into();
+        let lba = Lba(at as u64 * 8 + 3);
+        sample.volume.write(lba, block, Durability::Stable).await.expect("written");
+        let report = examine(&sample.volume).await.expect("examined").expect("a drive");
+        assert_eq!(report.found, 1, "{report:?}");
+        assert_eq!(report.findings[0].kind, DriveFindingKind::Data);
+        let text = &report.findings[0].text;
+        assert!(text.starts_with(&format!("{}: the block at byte ", sample.first)), "{text}");
+    });
+}
+
+type Change = Box<dyn FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>> + Send>;
+
+/// Damages one row of a sample, and expects a finding of this kind.
+fn expect(what: &str, key: Key, kind: DriveFindingKind, change: Change) {
+    run(async {
+        let sample = sample().await;
+        change_row(&sample.volume, key, change).await;
+        let found = found(&sample.volume).await;
+        assert!(found.contains(&kind), "{what}: {found:?}");
+    });
+}
+
+/// Sets or clears bits of a bitmap, which is as long as it can be then.
+fn bits(at: usize, set: u8, clear: u8) -> Change {
+    Box::new(move |row| {
+        let mut row = row.expect("the row is there");
+        row.resize(4096, 0);
+        row[at] = row[at] & !clear | set;
+        Some(row)
+    })
+}
+
+fn add(row: &'static [u8]) -> Change {
+    Box::new(|_| Some(row.to_vec()))
+}
+
+#[test]
+fn contradictions_between_objects_and_free_space_are_found() {
+    use DriveFindingKind as Kind;
+    let (group, chunk, shared) = (key::group(0), key::chunk(1, 0), key::shared(0));
+    expect("a leaked block", group.clone(), Kind::Leaked, bits(300, 1, 0));
+    expect("used behind the last block", group.clone(), Kind::Leaked, bits(4095, 1, 0));
+    expect("free", group, Kind::Free, bits(0, 0, 1));
+    expect("no reference count", shared.clone(), Kind::References, Box::new(remove));
+    expect("a wrong reference count", shared, Kind::References, Box::new(flip(1)));
+    expect("an extra reference count", key::shared(500), Kind::References, add(&[1, 0, 0, 0]));
+    expect("a block behind the last one", chunk.clone(), Kind::References, Box::new(flip(6)));
+    expect("a group behind the last one", key::group(9), Kind::Tables, add(&[0; 8]));
+    let push = |row: Option<Vec<u8>>| row.map(|row| [&row[..], &[1]].concat());
+    expect("half an entry", chunk, Kind::Tables, Box::new(push));
+    expect("a chunk of nothing", key::chunk(0x99_9999, 0), Kind::Object, add(&[0; 12]));
+}
+
+#[test]
+fn contradictions_between_rows_of_objects_are_found() {
+    use DriveFindingKind as Kind;
+    let Sample { partition, first, collection, .. } = run(sample());
+    let (object, parent) = (key::object(first), key::object(ObjectAddress::partition(partition)));
+    let name = key::attribute(first, AttributeId::new(0x1_0000, 1));
+    let membership = key::attribute(first, AttributeId::new(4, 1));
+    let nothing = key::attribute(ObjectAddress::new(partition, 0x77), AttributeId::new(1, 9));
+    let member = key::member(collection, first.object);
+    expect("used blocks", object.clone(), Kind::Object, Box::new(flip(42)));
+    expect("a shorter object", object.clone(), Kind::Object, Box::new(flip(36)));
+    expect("a row of another version", object, Kind::Object, Box::new(flip(0)));
+    expect("objects of a partition", parent.clone(), Kind::Object, Box::new(flip(74)));
+    expect("a lost partition", parent, Kind::Object, Box::new(remove));
+    expect("counters", key::counters(), Kind::Counter, Box::new(flip(40)));
+    let cut = |row: Option<Vec<u8>>| row.map(|row| row[..9].to_vec());
+    expect("short counters", key::counters(), Kind::Tables, Box::new(cut));
+    expect("a lost attribute", name, Kind::Attribute, Box::new(remove));
+    expect("an attribute of nothing", nothing, Kind::Attribute, add(b"x"));
+    expect("a lost membership", membership, Kind::Collection, Box::new(remove));
+    expect("a lost member", member, Kind::Collection, Box::new(remove));
+    let listed = key::collection(partition, 0x99_9999);
+    expect("a listed collection", listed, Kind::Collection, add(b""));
+    expect("a request tag", key::tag(&[9; 16]), Kind::Tables, Box::new(remove));
+}
