@@ -3,15 +3,18 @@
 mod state_checks;
 mod free_space;
 mod lock_holder;
+mod object_drive;
 
 use std::{io::ErrorKind, path::Path, sync::Arc};
 
 use cache::{MappedFile, StableMemory as _};
 use config::{
-    FarVolumeAddress, IscsiTargetSettings, Layer, Settings, UNMOUNT_REMEDY, Unit, quantity::about,
+    FarVolumeAddress, IscsiTargetSettings, Layer, Settings, UNMOUNT_REMEDY, Unit, UnitKind,
+    quantity::about,
 };
 use control::{ClaimStatus, ControlRequest, ControlResponse, FAILED, Failure, ServingStatus};
 use node::naming::Naming;
+use serde_json::{Value, json};
 use stack::{
     figures, key_file,
     records::{Recorder, Records},
@@ -26,11 +29,12 @@ use crate::{control_socket, output::print_line};
 
 /// Prints a line for each check. Fails if a check found a problem that would stop `serve`, or a reload of the running
 /// process.
-pub async fn run(config: &Path) -> Result<(), Failure> {
+pub async fn run(config: &Path, json: bool) -> Result<(), Failure> {
     let mut settings = Settings::load(config)?;
-    let mut report = SettingsCheckReport::default();
-    print_line(format_args!("{}: the settings are right", config.display()))?;
     let running = running(&settings);
+    let pid = running.as_ref().map(|running| running.pid);
+    let mut report = SettingsCheckReport { json, running: pid, ..SettingsCheckReport::default() };
+    report.say(&config.display().to_string(), Ok("the settings are right".to_owned()))?;
     if running.is_none() {
         let free = control_socket::path(&settings)
             .and_then(|path| control_socket::check(&path).map(|()| path));
@@ -44,11 +48,11 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
     free_space::room(&settings, &mut report)?;
     for target in &settings.target {
         if let Some(address) = open_to_all(&settings, target) {
-            print_line(format_args!(
-                "{}: warning: every host that reaches {address} may log in, read and write; \
-                 restrict access with `allow`",
-                target.name
-            ))?;
+            let warning = format!(
+                "warning: every host that reaches {address} may log in, read and write; restrict \
+                 access with `allow`"
+            );
+            report.say(&target.name.to_string(), Ok(warning))?;
         }
         for unit in &target.unit {
             let place = format!("{} LUN {}", target.name, unit.lun);
@@ -76,20 +80,37 @@ pub async fn run(config: &Path) -> Result<(), Failure> {
 #[derive(Default)]
 struct SettingsCheckReport {
     wrong: usize,
+    /// The process that answers on the control socket of these settings.
+    running: Option<u32>,
+    /// The results are printed as JSON at the end.
+    json: bool,
+    checks: Vec<Value>,
+    drives: Vec<Value>,
 }
 
 impl SettingsCheckReport {
     fn say(&mut self, place: &str, found: Result<String, Failure>) -> Result<(), Failure> {
+        self.wrong += usize::from(found.is_err());
+        if self.json {
+            self.checks.push(match found {
+                Ok(found) => json!({ "place": place, "ok": true, "message": found }),
+                Err(Failure { message, remedy, .. }) => {
+                    json!({ "place": place, "ok": false, "message": message, "remedy": remedy })
+                }
+            });
+            return Ok(());
+        }
         match found {
             Ok(found) => print_line(format_args!("{place}: {found}")),
-            Err(failure) => {
-                self.wrong += 1;
-                print_line(format_args!("{place}: {failure}"))
-            }
+            Err(failure) => print_line(format_args!("{place}: {failure}")),
         }
     }
 
     fn end(self) -> Result<(), Failure> {
+        if self.json {
+            let Self { wrong, checks, drives, .. } = &self;
+            print_line(json!({ "wrong": wrong, "checks": checks, "drives": drives }))?;
+        }
         if self.wrong == 0 {
             return Ok(());
         }
@@ -171,7 +192,9 @@ async fn look_at(
     recorder.is_opened_at_start_only = unit.in_common().is_some();
     for layer in &unit.stack {
         match layer {
-            Layer::File(file) => report.say(place, look_at_file(file, &recorder))?,
+            Layer::File(file) => {
+                report.say(place, look_at_file(file, &recorder, report.running))?;
+            }
             Layer::Encrypt(encrypt) => report.say(place, look_at_key(encrypt))?,
             Layer::Cache(cache) => look_at_cache(cache, place, &recorder, report).await?,
             Layer::Remote(remote) => {
@@ -190,7 +213,10 @@ async fn look_at(
             _ => {}
         }
     }
-    Ok(())
+    match unit.kind {
+        UnitKind::Block => Ok(()),
+        UnitKind::Object => object_drive::examine(target, unit, place, report).await,
+    }
 }
 
 async fn look_at_cache(
@@ -202,12 +228,12 @@ async fn look_at_cache(
     if let Some(key) = cache.key() {
         report.say(place, look_at_key(&key))?;
     }
-    report.say(place, look_at_log(cache, recorder).await)?;
+    report.say(place, look_at_log(cache, recorder, report.running).await)?;
     if let Some(nvram) = &cache.nvram {
-        report.say(place, look_at_nvram(nvram, cache.nvram_size.0))?;
+        report.say(place, look_at_nvram(nvram, cache.nvram_size.0, report.running))?;
     }
     if let Some(tier) = &cache.read_tier {
-        report.say(place, look_at_tier(cache, tier).await)?;
+        report.say(place, look_at_tier(cache, tier, report.running).await)?;
     }
     Ok(())
 }
@@ -217,7 +243,11 @@ fn look_at_key(key: &config::EncryptLayerSettings) -> Result<String, Failure> {
     unlocked.map(|_| format!("the secret unwraps the key {}", key.key.display()))
 }
 
-fn look_at_file(file: &config::File, recorder: &Recorder) -> Result<String, Failure> {
+fn look_at_file(
+    file: &config::File,
+    recorder: &Recorder,
+    running: Option<u32>,
+) -> Result<String, Failure> {
     recorder.look_at_volume(&file.path)?;
     let mut options = stack::options(file);
     if !file.path.exists() && file.size.is_some() {
@@ -225,16 +255,17 @@ fn look_at_file(file: &config::File, recorder: &Recorder) -> Result<String, Fail
     }
     options.preallocate = false;
     options.read_only = true;
-    let Some(volume) = open(&options)? else { return Ok(in_use(&file.path)) };
+    let Some(volume) = open(&options)? else { return in_use(&file.path, running) };
     Ok(format!("{} holds {}", file.path.display(), about(volume.geometry().bytes())))
 }
 
 async fn look_at_log(
     cache: &config::CacheLayerSettings,
     recorder: &Recorder,
+    running: Option<u32>,
 ) -> Result<String, Failure> {
     if cache.pair.is_some() && cache.log.exists() {
-        return look_at_half(cache).await;
+        return look_at_half(cache, running).await;
     }
     // The log of a pair has no record of storage.
     let records = match cache.pair {
@@ -249,7 +280,9 @@ async fn look_at_log(
         let options = stack::log_options(cache, &cache.log);
         return would_be_made(&options, &format!("the log {}", cache.log.display()));
     }
-    let Some(log) = stack::look_at_log(cache, open).await? else { return Ok(in_use(&cache.log)) };
+    let Some(log) = stack::look_at_log(cache, open).await? else {
+        return in_use(&cache.log, running);
+    };
     if let Some(records) = records {
         records.check(stack::instance(cache, &log).await?.as_deref())?;
     }
@@ -258,12 +291,15 @@ async fn look_at_log(
     Ok(found)
 }
 
-/// Checks the leg that this gateway holds of a pair's mirrored log.
-async fn look_at_half(cache: &config::CacheLayerSettings) -> Result<String, Failure> {
+/// Checks this gateway's mirror leg of a pair's log.
+async fn look_at_half(
+    cache: &config::CacheLayerSettings,
+    running: Option<u32>,
+) -> Result<String, Failure> {
     let name = cache.log.display();
     let mut options = stack::log_options(cache, &cache.log);
     (options.preallocate, options.read_only) = (false, true);
-    let Some(half) = open(&options)? else { return Ok(in_use(&cache.log)) };
+    let Some(half) = open(&options)? else { return in_use(&cache.log, running) };
     stack::check_half(cache, &half).await?;
     let label = Mirror::label_of(&half).await.map_err(|error| {
         Failure::new(format!("{name} cannot be a mirror leg of a log: {error}"))
@@ -287,14 +323,18 @@ async fn look_at_half(cache: &config::CacheLayerSettings) -> Result<String, Fail
     })
 }
 
-async fn look_at_tier(cache: &config::CacheLayerSettings, path: &Path) -> Result<String, Failure> {
+async fn look_at_tier(
+    cache: &config::CacheLayerSettings,
+    path: &Path,
+    running: Option<u32>,
+) -> Result<String, Failure> {
     let name = path.display();
     let mut options = stack::tier_options(cache, path);
     if options.create.is_some() {
         return would_be_made(&options, &format!("the read tier {name}"));
     }
     options.read_only = true;
-    let Some(volume) = open(&options)? else { return Ok(in_use(path)) };
+    let Some(volume) = open(&options)? else { return in_use(path, running) };
     // One mirror leg of a pair's log does not show which log it belongs to.
     if cache.pair.is_none() {
         let log = match stack::log_exists(cache) {
@@ -311,7 +351,7 @@ async fn look_at_tier(cache: &config::CacheLayerSettings, path: &Path) -> Result
     Ok(format!("the read tier {name} has {}", about(volume.geometry().bytes())))
 }
 
-fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
+fn look_at_nvram(path: &Path, bytes: u64, running: Option<u32>) -> Result<String, Failure> {
     let name = path.display();
     match MappedFile::inspect(path, bytes) {
         Ok(Some(found)) => Ok(format!("the NVRAM file {name} has {}", about(found.len() as u64))),
@@ -320,7 +360,7 @@ fn look_at_nvram(path: &Path, bytes: u64) -> Result<String, Failure> {
             Err(error) => Err(Failure::new(format!("cannot make the NVRAM file {name}: {error}"))
                 .remedy(stack::io_remedy(&error, path))),
         },
-        Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(in_use(path)),
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => in_use(path, running),
         Err(error) => Err(Failure::new(format!("cannot use the NVRAM file {name}: {error}"))
             .remedy(stack::io_remedy(&error, path))),
     }
@@ -527,9 +567,23 @@ fn open(options: &FileVolumeOptions) -> Result<Option<Stack>, Failure> {
     }
 }
 
-fn in_use(path: &Path) -> String {
-    match lock_holder::holder(path) {
-        Some(process) => format!("{} is in use by process {process}", path.display()),
-        None => format!("{} is in use by a process that cannot be seen from here", path.display()),
+/// Returns the line for a file that a process has locked. Fails unless it is the process that answers on the control
+/// socket of these settings: `serve` would not get the file.
+fn in_use(path: &Path, running: Option<u32>) -> Result<String, Failure> {
+    let holder = lock_holder::process(path);
+    let by = match holder {
+        Some(process) => format!("process {}", lock_holder::describe(process)),
+        None => "a process that cannot be seen from here".to_owned(),
+    };
+    let found = format!("{} is in use by {by}", path.display());
+    let is_own = running.is_some_and(|running| {
+        holder.is_none_or(|process| lock_holder::has_number(process, running))
+    });
+    match is_own {
+        true => Ok(found),
+        false => Err(Failure::new(found).remedy(
+            "stop that process, or name another file; a process that serves these settings answers on their control \
+             socket",
+        )),
     }
 }

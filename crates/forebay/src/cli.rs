@@ -56,6 +56,9 @@ pub enum ForebayCommand {
     /// files, opens the portals for a moment to see whether their addresses are free, logs in to far targets, and
     /// compares the volume there with the one that the log belongs to. If a process serves with the control socket of
     /// these settings, the command also reports what `forebay reload` would change.
+    ///
+    /// Of an object drive that is not served, all tables are compared with each other and all data with its checksums,
+    /// which may take long. The exit code is 1 if something cannot be used as it is.
     #[command(after_help = "Example:\n  forebay check --config forebay.toml")]
     Check(CheckArgs),
     /// Show the health of a serving process and of its volumes
@@ -171,6 +174,10 @@ pub struct CheckArgs {
     /// Settings file (TOML) to check
     #[arg(long, short, value_name = "FILE")]
     pub config: PathBuf,
+
+    /// Print the results as JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug)]

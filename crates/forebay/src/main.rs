@@ -63,7 +63,7 @@ fn run(cli: Cli) -> Result<ExitCode, Failure> {
     let events = events::show(cli.log_level.as_deref(), cli.verbose, usual)?;
     let done = match cli.command {
         ForebayCommand::Serve(args) => serve::run(&args.config, args.ready_fd, events),
-        ForebayCommand::Check(args) => in_runtime(check::run(&args.config)),
+        ForebayCommand::Check(args) => in_runtime(check::run(&args.config, args.json)),
         // Return at once: the exit code of `forebay status` may report a problem of the queried process although this
         // command has not failed.
         ForebayCommand::Status(args) => return status::run(&args),

@@ -310,3 +310,88 @@ async fn a_drive_is_neither_grown_nor_moved() {
     let message = stderr(&reload);
     assert!(message.contains("the table of an object drive is read at the start"), "{message}");
 }
+
+/// Returns the exit code and the output of `forebay check` for the settings of the node.
+fn check(place: &Place, settings: &str, json: bool) -> (Option<i32>, String) {
+    let config = place.write("node", settings);
+    let config = config.to_str().expect("plain");
+    let output = match json {
+        true => run(&["check", "--json", "--config", config]),
+        false => run(&["check", "--config", config]),
+    };
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output))
+}
+
+#[tokio::test]
+async fn check_examines_a_killed_drive_and_changes_no_byte_of_it() {
+    let place = Place::new();
+    let settings = drive(FILE, NOSEC);
+    let mut node = place.serve("node", &settings);
+    let objects = connect(&node, Credential::None).await;
+    request(&objects, Command::CreatePartition { requested: PARTITION })
+        .await
+        .expect("a partition");
+    let object = create(&objects).await;
+    put(&objects, object, &[0xa5; 50_000]).await;
+    flush(&objects).await.expect("flushed");
+    put(&objects, object, &[0xa6; 20_000]).await;
+    let (code, said) = check(&place, &settings, false);
+    assert!(code == Some(0) && said.contains("drive.img is in use by process"), "{said}");
+    node.kill();
+    drop(node);
+
+    let path = place.path("drive.img");
+    let before = std::fs::read(&path).expect("read");
+    let (code, said) = check(&place, &settings, false);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the object drive is sound") && said.contains("not closed"), "{said}");
+    assert!(std::fs::read(&path).expect("read") == before, "the volume was changed");
+
+    let mut damaged = before;
+    let at = damaged.chunks(4096).rposition(|block| block == [0xa5; 4096]).expect("its data");
+    damaged[at * 4096] = 0;
+    std::fs::write(&path, damaged).expect("written");
+    let (code, said) = check(&place, &settings, false);
+    assert!(code == Some(1) && said.contains("does not match its checksum"), "{said}");
+    let (code, said) = check(&place, &settings, true);
+    assert_eq!(code, Some(1), "{said}");
+    let report: Value = serde_json::from_str(said.lines().next().expect("a line")).expect("JSON");
+    assert_eq!(report["drives"][0]["found"], 1, "{report}");
+    assert_eq!(report["drives"][0]["findings"][0]["kind"], "data", "{report}");
+    assert_eq!(report["wrong"], 1, "{report}");
+}
+
+/// Regression: `check` ended with exit code 0 for a file that `serve` could not have locked.
+#[tokio::test]
+async fn check_fails_for_a_drive_that_another_process_has_locked() {
+    let place = Place::new();
+    let settings = drive(FILE, NOSEC);
+    assert!(place.serve("node", &settings).terminate().0.success());
+    let file = std::fs::File::open(place.path("drive.img")).expect("opened");
+    file.lock().expect("free");
+    let (code, said) = check(&place, &settings, false);
+    let own = format!("drive.img is in use by process {} (", std::process::id());
+    assert!(code == Some(1) && said.contains(&own), "{said}");
+    drop(file);
+    let (code, said) = check(&place, &settings, false);
+    assert!(code == Some(0) && said.contains("the object drive is sound"), "{said}");
+}
+
+#[tokio::test]
+async fn check_opens_the_keys_of_a_drive_with_its_master_key() {
+    let place = Place::new();
+    let chain = key_file(&place);
+    let settings = drive(FILE, SIGNED);
+    let node = place.serve("node", &settings);
+    let owner = Credential::keys(chain, SecurityMethod::CmdRsp, Algorithm::HmacSha256, 0);
+    let set = owner.owner().expect("keys").set_key(KeyToSet::Root);
+    let objects = connect(&node, owner).await;
+    request(&objects, set).await.expect("the root key");
+    objects.close().await;
+    node.terminate();
+    assert_eq!(check(&place, &settings, false).0, Some(0));
+    let other = format!("{}\n{}\n", "03".repeat(32), "04".repeat(32));
+    std::fs::write(place.path("drive.key"), other).expect("written");
+    let (code, said) = check(&place, &settings, false);
+    assert!(code == Some(1) && said.contains("the master key is another one"), "{said}");
+}

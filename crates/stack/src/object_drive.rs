@@ -2,17 +2,20 @@
 
 use std::{path::Path, sync::Arc};
 
-use config::{DriveSecurity, ObjectDriveSettings, Unit, read_master_key_file};
+use config::{DriveSecurity, Layer, ObjectDriveSettings, Unit, read_master_key_file};
 use control::{Failure, ObjectDriveStatus};
+pub use drive::{DriveExamination, DriveFinding};
 use drive::{
-    DriveIdentity, DriveOptions, DriveStore, Limits, ListLimits, ObjectUnit, OpenError,
-    security::{DriveClock, HostTime, KeyStoreError, Security, SecuritySettings},
+    DriveIdentity, DriveOptions, DriveStore, ExaminationProgress, Limits, ListLimits, ObjectUnit,
+    OpenError, examine_drive,
+    security::{DriveClock, HostTime, KeyStore, KeyStoreError, Security, SecuritySettings},
 };
 use osd::security::{KeyPair, SecurityMethod, SystemId, parse_master_key};
 use unit::{LogicalUnit, PrimaryUnit, UnitIdentity};
-use volume::Stack;
+use volume::{OverlayVolume, Stack};
 
 use crate::{
+    layers::open_filter,
     not_opened::NotOpened,
     unit_state::{StateFiles, cannot_use},
 };
@@ -58,7 +61,7 @@ impl ServedDrive {
             Err(error) => {
                 // Ignore an error of the close: no data was written since the start that could be lost.
                 let _ = store.close().await;
-                return Err(refused_keys(serial, &settings, &error));
+                return Err(NotOpened::Refused(refused_keys(serial, &settings, &error)));
             }
         };
         let lists = ListLimits {
@@ -110,6 +113,44 @@ impl ServedDrive {
             refused: refused.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
         }
     }
+}
+
+/// Examines the drive of a unit without changing it. `file` is the open file or device of the unit, which no process
+/// serves. Returns `None` if the drive is not formatted yet.
+///
+/// # Errors
+/// The volume is not the drive of this unit, its keys cannot be opened, or the examination was not finished.
+pub async fn examine(
+    unit: &Unit,
+    file: Stack,
+    identity: UnitIdentity,
+    progress: ExaminationProgress,
+) -> Result<Option<DriveExamination>, Failure> {
+    let mut top = file;
+    // The other layers do not change what the volume contains.
+    for layer in &unit.stack {
+        if matches!(layer, Layer::Slice(_) | Layer::Encrypt(_)) {
+            top = open_filter(layer, top, "")?.volume;
+        }
+    }
+    let settings = unit.object.clone().unwrap_or_default();
+    let master = settings.master_key_file.as_deref().map(read_master_key).transpose()?;
+    let system = settings.system_id().unwrap_or_else(|| system_id(&identity));
+    let options = DriveOptions {
+        limits: limits(&settings),
+        identity: drive_identity(&identity, system),
+        clock: Arc::new(DriveClock::new(HostTime::default())),
+    };
+    let refused = |error: OpenError| unopened(&identity.serial, &error);
+    let report = examine_drive(Arc::clone(&top), options.clone(), progress);
+    let Some(report) = report.await.map_err(refused)? else { return Ok(None) };
+    if report.is_sound() {
+        let overlay: Stack = Arc::new(OverlayVolume::new(top, KEYS_OVERLAY));
+        let store = DriveStore::open(overlay, options).await.map_err(refused)?;
+        let keys = KeyStore::open(&store, master, system).await;
+        keys.map_err(|error| refused_keys(&identity.serial, &settings, &error))?;
+    }
+    Ok(Some(report))
 }
 
 /// Reads a master key from a file that only the user of this process may read.
@@ -213,7 +254,7 @@ pub fn unopened(serial: &str, error: &OpenError) -> Failure {
     })
 }
 
-fn refused_keys(serial: &str, settings: &ObjectDriveSettings, error: &KeyStoreError) -> NotOpened {
+fn refused_keys(serial: &str, settings: &ObjectDriveSettings, error: &KeyStoreError) -> Failure {
     let failure = Failure::new(format!("the object drive {serial} cannot be used: {error}"));
     let remedy = match (error, &settings.master_key_file) {
         (KeyStoreError::Sealed, Some(path)) => format!(
@@ -227,5 +268,8 @@ fn refused_keys(serial: &str, settings: &ObjectDriveSettings, error: &KeyStoreEr
             "check the disk below the drive, and start again".to_owned()
         }
     };
-    NotOpened::Refused(failure.remedy(remedy))
+    failure.remedy(remedy)
 }
+
+/// Bytes that the recovery of a drive may write to memory while its keys are checked: as many as for its examination.
+const KEYS_OVERLAY: usize = 256 << 20;

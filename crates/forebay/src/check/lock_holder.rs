@@ -2,16 +2,28 @@
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
-/// Returns the process that holds a lock on the file of `flock(2)`: number and name. `None` if the kernel shows none,
-/// for example a process in another container.
-pub fn holder(path: &Path) -> Option<String> {
+/// Returns the number of the process that holds a lock on the file of `flock(2)`. `None` if the kernel shows none, for
+/// example a process in another container.
+pub fn process(path: &Path) -> Option<u32> {
     let file = fs::metadata(path).ok()?;
     let (major, minor) = (rustix::fs::major(file.dev()), rustix::fs::minor(file.dev()));
     let id = format!("{major:02x}:{minor:02x}:{}", file.ino());
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    let process = locks.lines().find_map(|line| process_of(line, &id))?;
+    locks.lines().find_map(|line| process_of(line, &id))
+}
+
+/// Returns the number and the name of a process.
+pub fn describe(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    Some(format!("{process} ({})", name.trim()))
+    format!("{process} ({})", name.trim())
+}
+
+/// Returns true if the process has the number `own` here, or in the container in which it runs.
+pub fn has_number(process: u32, own: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let mut numbers = status.lines().filter_map(|line| line.strip_prefix("NSpid:"));
+    let inner = numbers.next().and_then(|numbers| numbers.split_whitespace().next_back());
+    process == own || inner.and_then(|inner| inner.parse().ok()) == Some(own)
 }
 
 /// Returns the number of the process, if the line is a lock on the file with this id. A line such as
@@ -31,10 +43,12 @@ mod tests {
     #[test]
     fn the_process_that_has_a_file_locked_is_found() {
         let file = tempfile::NamedTempFile::new().expect("made");
-        assert_eq!(holder(file.path()), None);
+        assert_eq!(process(file.path()), None);
         file.as_file().lock().expect("free");
-        let holder = holder(file.path()).expect("locked");
-        assert!(holder.starts_with(&format!("{} (", std::process::id())), "{holder}");
+        let holder = process(file.path()).expect("locked");
+        let own = std::process::id();
+        assert!(describe(holder).starts_with(&format!("{own} (")), "{}", describe(holder));
+        assert!(has_number(holder, own) && !has_number(holder, own + 1));
     }
 
     #[test]
