@@ -267,40 +267,39 @@ impl DriveCore {
         Ok(reply.0)
     }
 
-    /// Removes the objects of a partition in steps, and then the partition.
+    /// Removes the objects of a partition in steps, and then the partition. User objects go first, so that the
+    /// collections have no members when they are removed.
     pub(crate) async fn empty_partition(&self, partition: u64) -> Result<(), ObjectError> {
-        let (start, end) =
-            (key::object(ObjectAddress::new(partition, 1)), key::objects_end(partition));
-        loop {
-            self.admit_change().await?;
-            let is_done = self
-                .run(|transaction| {
-                    let page = transaction.page(&start, &end, REMOVAL_STEP)?;
-                    for (row_key, row) in &page.rows {
-                        let address = ObjectAddress::new(partition, key::last_number(row_key));
-                        let row = decode(address, row)?;
-                        match row.object_type {
-                            ObjectType::UserObject => {
-                                remove_user(transaction, address, &row)?;
+        for object_type in [ObjectType::UserObject, ObjectType::Collection] {
+            let mut next = Some(key::object(ObjectAddress::new(partition, 1)));
+            while let Some(start) = next {
+                self.admit_change().await?;
+                next = self
+                    .run(|transaction| {
+                        let end = key::objects_end(partition);
+                        let page = transaction.page(&start, &end, REMOVAL_STEP)?;
+                        for (row_key, row) in &page.rows {
+                            let address = ObjectAddress::new(partition, key::last_number(row_key));
+                            let row = decode(address, row)?;
+                            match row.object_type {
+                                kind if kind != object_type => {}
+                                ObjectType::UserObject => {
+                                    remove_user(transaction, address, &row)?;
+                                }
+                                _ => remove_collection(transaction, address)?,
                             }
-                            _ if row.members.count == 0 => remove_collection(transaction, address)?,
-                            // Its members go first: they have higher identifiers.
-                            _ => {}
                         }
-                    }
-                    let row = find_partition(transaction, partition)?;
-                    let is_done = row.members.count + row.members.collections == 0;
-                    if is_done {
-                        transaction.put(key::trash(partition), None)?;
-                        remove_partition(transaction, partition)?;
-                    }
-                    Ok(is_done)
-                })
-                .await?;
-            if is_done {
-                return Ok(());
+                        Ok(page.next)
+                    })
+                    .await?;
             }
         }
+        self.run(|transaction| {
+            find_partition(transaction, partition)?;
+            transaction.put(key::trash(partition), None)?;
+            remove_partition(transaction, partition)
+        })
+        .await
     }
 
     async fn get_attributes(&self, request: &ObjectRequest, object: ObjectAddress) -> ObjectResult {

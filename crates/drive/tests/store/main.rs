@@ -3,5 +3,6 @@
 mod support;
 mod basics;
 mod tags;
+mod members;
 mod model;
 mod crash;
