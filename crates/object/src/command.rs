@@ -109,8 +109,9 @@ pub enum Command {
         requested: u64,
         source: u64,
     },
-    /// Finds the members of `collection` that match the query of the CDB continuation segment.
-    /// With `immediate` the command ends at once, and the matches become the members of `matches`.
+    /// Finds the members of `collection` that match the query of the CDB continuation segment. The
+    /// matches are listed, or become the members of the tracking collection `matches` if that is
+    /// not zero. With `immediate` the command is answered at once, and goes on.
     Query {
         collection: ObjectAddress,
         allocation_length: u64,
@@ -384,7 +385,7 @@ impl Command {
                 | Self::GetMemberAttributes { .. }
                 | Self::ReadMap { .. }
                 | Self::ReadMapsAndCompare { .. }
-                | Self::Query { immediate: false, .. }
+                | Self::Query { matches: 0, .. }
         )
     }
 

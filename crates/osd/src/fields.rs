@@ -293,7 +293,7 @@ fn parse_query(cdb: &[u8], collection: ObjectAddress) -> Result<Command, Refusal
     let allocation_length = u64_at(cdb, LENGTH).unwrap_or_default();
     let matches = u64_at(cdb, START).unwrap_or_default();
     let immediate = cdb[11] & IMMED_TR != 0;
-    if immediate && allocation_length != 0 {
+    if matches != 0 && allocation_length != 0 {
         return Err(Refusal::field(LENGTH as u16));
     }
     if immediate && matches == 0 {
@@ -460,13 +460,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_immediate_query_needs_a_collection_for_its_matches_and_returns_no_list() {
+    fn a_query_into_a_collection_returns_no_list_and_an_immediate_one_needs_a_collection() {
         let mut cdb = [0; 236];
         cdb[11] = IMMED_TR;
         let refused = |cdb: &[u8]| parse(ServiceAction::Query, cdb).map_err(Refusal::pointer);
         assert_eq!(refused(&cdb), Err(Some(40)));
         cdb[39] = 8;
         cdb[47] = 1;
+        assert_eq!(refused(&cdb), Err(Some(32)));
+        cdb[11] = 0;
         assert_eq!(refused(&cdb), Err(Some(32)));
     }
 

@@ -82,10 +82,8 @@ fn needed_for(command: &Command) -> Permissions {
         | Command::ReadMapsAndCompare { .. }
         | Command::List { .. }
         | Command::ListCollection { .. } => Permissions::READ,
-        Command::Query { immediate: false, .. } => Permissions::READ | Permissions::QUERY,
-        Command::Query { immediate: true, .. } => {
-            Permissions::READ | Permissions::QUERY | Permissions::WRITE
-        }
+        Command::Query { matches: 0, .. } => Permissions::READ | Permissions::QUERY,
+        Command::Query { .. } => Permissions::READ | Permissions::QUERY | Permissions::WRITE,
         Command::Write { .. } | Command::Clear { .. } | Command::Punch { .. } => Permissions::WRITE,
         Command::Append { .. } => Permissions::APPEND,
         Command::Create { .. }

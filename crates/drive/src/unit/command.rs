@@ -112,6 +112,6 @@ const fn only_reads(command: &Command) -> bool {
             | Command::ReadMap { .. }
             | Command::ReadMapsAndCompare { .. }
             | Command::ObjectStructureCheck { .. }
-            | Command::Query { immediate: false, .. }
+            | Command::Query { matches: 0, .. }
     )
 }

@@ -206,7 +206,7 @@ fn command_data(
                 if collection.object == 0 { ListKind::Collections } else { ListKind::UserObjects };
             listed(data, kind, list.first)
         }
-        Command::Query { immediate: false, .. } => listed(data, ListKind::Query, 0),
+        Command::Query { matches: 0, .. } => listed(data, ListKind::Query, 0),
         Command::ReadMap { .. } | Command::ReadMapsAndCompare { .. } => {
             let runs = parse_map(&data.into_bytes());
             runs.map(ReplyData::Map).map_or_else(|| not_genuine("its map is invalid"), Ok)

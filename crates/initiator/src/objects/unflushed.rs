@@ -104,7 +104,7 @@ pub(crate) const fn leaves_unflushed(command: &Command, fua: bool) -> bool {
         | Command::ReadMap { .. }
         | Command::ReadMapsAndCompare { .. }
         | Command::ObjectStructureCheck { .. }
-        | Command::Query { immediate: false, .. }
+        | Command::Query { matches: 0, .. }
         | Command::PerformScsiCommand { .. }
         | Command::PerformTaskManagementFunction { .. }
         | Command::Flush { .. }

@@ -100,7 +100,7 @@ fn command_data(command: &Command) -> Vec<u8> {
         Command::List { list, .. } | Command::ListCollection { list, .. } => {
             listed(ListKind::UserObjects, list.with_attributes)
         }
-        Command::Query { immediate: false, .. } => listed(ListKind::Query, false),
+        Command::Query { matches: 0, .. } => listed(ListKind::Query, false),
         Command::ReadMap { .. } | Command::ReadMapsAndCompare { .. } => encode_map(&[run]),
         Command::PerformScsiCommand { .. } => vec![0x11; 36],
         _ => Vec::new(),
