@@ -8,6 +8,7 @@
 //! | `security` | keys, nonces, the drive's clock, the check of a command |
 //! | `unit` | the logical unit of type 11h: CDBs, lists, answers |
 
+mod error_sense;
 pub mod store;
 mod backing;
 pub mod security;

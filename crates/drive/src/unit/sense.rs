@@ -9,7 +9,10 @@ use scsi::{ObjectIdentification, ObjectSense, ScsiStatus, Sense, SenseKey};
 use unit::Completion;
 use volume::Data;
 
-use crate::security::{Proof, Refused, SetKeyError};
+use crate::{
+    error_sense::sense_of,
+    security::{Proof, Refused, SetKeyError},
+};
 
 /// The reason for which a command does not end with GOOD.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -105,37 +108,12 @@ impl From<SetKeyError> for Failure {
 
 impl From<ObjectError> for Failure {
     fn from(error: ObjectError) -> Self {
-        let identifier = |object: ObjectAddress| if object.object == 0 { 16 } else { 24 };
-        match error {
-            ObjectError::NoSuchObject { object } | ObjectError::Exists { object } => {
-                Sense::invalid_field_in_cdb(identifier(object)).into()
-            }
-            ObjectError::NotEmpty { .. } => illegal(0x2c, 0x0a).into(),
-            ObjectError::InvalidField { field } => Sense::invalid_field_in_cdb(field as u16).into(),
-            ObjectError::InvalidAttribute { page, number } => Self {
-                attributes: vec![(page, number)],
-                ..Sense::INVALID_FIELD_IN_PARAMETER_LIST.into()
-            },
-            ObjectError::Quota { .. } => illegal(0x55, 0x07).into(),
-            ObjectError::Damaged { range, .. } => {
-                Sense::UNRECOVERED_READ_ERROR.with_information(range.start).into()
-            }
-            ObjectError::FormatInProgress => Sense::new(SenseKey::NotReady, 0x04, 0x04).into(),
-            ObjectError::Storage(_)
-            | ObjectError::Unreachable(_)
-            | ObjectError::NotGenuine(_)
-            | ObjectError::OutcomeUnknown
-            | ObjectError::ChangesMayBeLost => Sense::INTERNAL_TARGET_FAILURE.into(),
-            ObjectError::Capability(_) => {
-                Sense::invalid_field_in_cdb(osd::PERMISSIONS_IN_CDB).into()
-            }
-            ObjectError::Unsupported => Sense::INVALID_COMMAND_OPERATION_CODE.into(),
-        }
+        let attributes = match error {
+            ObjectError::InvalidAttribute { page, number } => vec![(page, number)],
+            _ => Vec::new(),
+        };
+        Self { attributes, ..sense_of(&error).into() }
     }
-}
-
-const fn illegal(asc: u8, ascq: u8) -> Sense {
-    Sense::new(SenseKey::IllegalRequest, asc, ascq)
 }
 
 /// The bits of all functions of a command in the OSD object identification descriptor: validation,
