@@ -278,13 +278,17 @@ impl DriveCore {
                     .run(|transaction| {
                         let end = key::objects_end(partition);
                         let page = transaction.page(&start, &end, REMOVAL_STEP)?;
+                        let mut blocks = 0;
                         for (row_key, row) in &page.rows {
+                            if blocks > REMOVAL_BLOCKS {
+                                return Ok(Some(row_key.clone()));
+                            }
                             let address = ObjectAddress::new(partition, key::last_number(row_key));
                             let row = decode(address, row)?;
                             match row.object_type {
                                 kind if kind != object_type => {}
                                 ObjectType::UserObject => {
-                                    remove_user(transaction, address, &row)?;
+                                    blocks += remove_user(transaction, address, &row)?;
                                 }
                                 _ => remove_collection(transaction, address)?,
                             }
@@ -441,3 +445,5 @@ fn end_of(start: u64, length: u64) -> Result<u64, ObjectError> {
 const LOGICAL_LENGTH: (u32, u32) = (1, 0x82);
 /// Objects that one step of the removal of a partition removes.
 const REMOVAL_STEP: usize = 256;
+/// Blocks after which a step of the removal of a partition ends, so that its memory is bounded.
+const REMOVAL_BLOCKS: u64 = 4096;

@@ -40,6 +40,12 @@ pub(crate) fn start(
     thread::Builder::new().name("drive-committer".into()).spawn(move || {
         let _guard = runtime.as_ref().map(Handle::enter);
         run(&tables, &jobs);
+        drop(jobs);
+        // Wake those who wait for a commit that does not come.
+        tables.progress.send_modify(|progress| {
+            progress.failures += 1;
+            progress.error = "the object drive is closed".into();
+        });
     })
 }
 

@@ -13,9 +13,10 @@ use super::{
     extents::count_used,
     key,
     listing::ListSource,
-    object_row::{FROZEN, MAY_SHARE, ObjectRow},
+    object_row::{FROZEN, HAS_WORK, MAY_SHARE, ObjectRow},
     object_rows::{check_tables, decode, find, find_partition, find_user, store},
-    objects::{create_objects, create_partition, share_blocks},
+    objects::{create_objects, create_partition},
+    sharing::share_blocks,
     transaction::{Step, Stop, Transaction},
 };
 
@@ -169,6 +170,9 @@ fn copy_content(
     (new.length, new.used, new.max_length) = (old.length, old.used, old.max_length);
     if old.used == 0 {
         return Ok(());
+    }
+    if old.has(HAS_WORK) {
+        return Err(Stop::Work(old.content));
     }
     let numbers = chunk_numbers(old);
     let (is_marked, content) = (old.has(MAY_SHARE), new.content);

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::{
     committer::CommitJob,
+    freeing::free_some,
     groups::BlockRuns,
     loader::LoadJob,
     mutant::DriveMutant,
@@ -31,6 +32,8 @@ pub(crate) struct DriveCore {
     pub(crate) superblock: tokio::sync::Mutex<Superblock>,
     pub(crate) loader: mpsc::Sender<LoadJob>,
     pub(crate) committer: mpsc::Sender<CommitJob>,
+    /// Wakes the worker; `None`: the drive is closed.
+    pub(crate) worker: Mutex<Option<mpsc::SyncSender<()>>>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     /// Locks of APPEND: two appends to one object would repeat each other's work.
     pub(crate) appends: Box<[tokio::sync::Mutex<()>]>,
@@ -43,20 +46,59 @@ impl DriveCore {
         self.options.clock.now()
     }
 
-    /// Runs `step` as one transaction. It may run several times; only the last run has an effect.
+    /// Runs `step` as one transaction. It may run several times; only the last run has an effect. If `step` needs space,
+    /// blocks of removed objects are freed first.
     pub(crate) async fn run<T>(
         &self,
         mut step: impl FnMut(&mut Transaction<'_>) -> Step<T>,
     ) -> Result<T, ObjectError> {
+        let mut misses = 0;
+        loop {
+            let (content, error) = match self.run_alone(&mut step).await {
+                Ok(value) => return Ok(value),
+                Err(Stop::Work(content)) => {
+                    let damaged = format!("the work row of content {content} is missing");
+                    (Some(content), ObjectError::Storage(damaged))
+                }
+                Err(Stop::Failed(error @ ObjectError::Quota { .. })) => (None, error),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(stop) => unreachable!("{stop:?}"),
+            };
+            let has_work = self.tables.state.lock().has_work;
+            if !has_work && content.is_none() {
+                return Err(error);
+            }
+            // The worker may have freed the last chunks in the meantime, so that the next attempt can succeed.
+            misses = if self.free_step(content).await? { 0 } else { misses + 1 };
+            if misses > 1 {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Frees a bounded number of chunks that nothing refers to any more. Returns false if there are none.
+    pub(crate) async fn free_step(&self, content: Option<u64>) -> Result<bool, ObjectError> {
+        let done = self.run_alone(&mut |transaction| free_some(transaction, content)).await;
+        done.map_err(|stop| match stop {
+            Stop::Failed(error) => error,
+            // A step only makes its work row longer by no range at all.
+            stop => unreachable!("{stop:?}"),
+        })
+    }
+
+    async fn run_alone<T>(
+        &self,
+        step: &mut impl FnMut(&mut Transaction<'_>) -> Step<T>,
+    ) -> Step<T> {
         let mut loaded = LoadedRows::default();
         let mut waits = 0;
         loop {
-            let stop = match self.attempt(&mut step, &mut loaded) {
+            let stop = match self.attempt(step, &mut loaded) {
                 Ok(value) => return Ok(value),
                 Err(stop) => stop,
             };
             match stop {
-                Stop::Failed(error) => return Err(error),
+                Stop::Failed(_) | Stop::Work(_) => return Err(stop),
                 Stop::Missing(need) => self.load(need, &mut loaded).await?,
                 Stop::Identifiers => self.commit(true).await?,
                 Stop::Full if waits < MOST_WAITS => {
@@ -66,7 +108,7 @@ impl DriveCore {
                 Stop::Full => {
                     let groups = &self.tables.state.lock().groups;
                     let (used, limit) = (groups.used * 4096, groups.blocks() * 4096);
-                    return Err(ObjectError::Quota { used, limit });
+                    return Err(ObjectError::Quota { used, limit }.into());
                 }
             }
         }
@@ -87,13 +129,24 @@ impl DriveCore {
         let mut transaction = Transaction::new(&mut state, loaded, &self.tables.mutation);
         match step(&mut transaction) {
             Ok(value) => {
+                let adds_work = transaction.adds_work();
                 transaction.apply();
+                if adds_work {
+                    self.wake_worker();
+                }
                 Ok(value)
             }
             Err(stop) => {
                 transaction.abandon();
                 Err(stop)
             }
+        }
+    }
+
+    pub(crate) fn wake_worker(&self) {
+        if let Some(worker) = &*self.worker.lock() {
+            // A message that was not received yet is enough. A worker that has ended leaves the work to the next start.
+            let _ = worker.try_send(());
         }
     }
 
@@ -176,10 +229,12 @@ impl DriveCore {
     }
 }
 
-impl Drop for DriveCore {
-    fn drop(&mut self) {
+impl DriveCore {
+    /// Ends the threads without making anything stable.
+    pub(crate) fn end(&self) {
         self.tables.disk.abandon();
         self.stop(None);
+        drop(self.worker.lock().take());
         let begin = Instant::now();
         for thread in self.threads.lock().drain(..) {
             // The threads end at once, unless a call of the volume is at work. The volume may need this thread to

@@ -20,11 +20,12 @@ use super::{
     space::check_space,
     superblock::{DriveState, Found, Superblock},
     tables::{Tables, commit_rows, first_rows, open_database},
+    worker,
 };
 
 /// An object store on a volume.
 pub struct DriveStore {
-    core: DriveCore,
+    core: Arc<DriveCore>,
 }
 
 impl DriveStore {
@@ -110,6 +111,19 @@ impl DriveStore {
             .map_err(|error| ObjectError::Storage(error.to_string()))
     }
 
+    /// Frees the blocks that removed, cleared and shortened objects have left over. The drive also frees them in the
+    /// background.
+    pub fn finish_freeing(&self) -> Reply<'_, Result<(), ObjectError>> {
+        Reply::new(async move {
+            loop {
+                self.core.admit_change().await?;
+                if !self.core.free_step(None).await? {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
     /// Reads every block of all objects and compares it with its checksum.
     pub fn scrub(&self) -> Reply<'_, Result<ScrubReport, ObjectError>> {
         Reply::new(self.core.scrub(ObjectAddress::ROOT))
@@ -171,6 +185,12 @@ impl DriveStore {
     }
 }
 
+impl Drop for DriveStore {
+    fn drop(&mut self) {
+        self.core.end();
+    }
+}
+
 impl ObjectStore for DriveStore {
     fn perform(&self, request: ObjectRequest) -> Reply<'_, ObjectResult> {
         Reply::new(self.core.perform(request))
@@ -201,26 +221,33 @@ fn start(
     options: DriveOptions,
     superblock: Superblock,
     runtime: Option<Handle>,
-) -> Result<DriveCore, OpenError> {
+) -> Result<Arc<DriveCore>, OpenError> {
     let (load, load_jobs) = mpsc::channel();
     let (commit, commit_jobs) = mpsc::channel();
+    let (wake, wakes) = mpsc::sync_channel(1);
+    tables.state.lock().step_chunks = options.limits.step_chunks.max(1);
     let failed = |error: std::io::Error| OpenError::Tables(error.to_string());
     let threads = vec![
         loader::start(Arc::clone(&tables), load_jobs, runtime.clone()).map_err(failed)?,
-        committer::start(Arc::clone(&tables), commit_jobs, runtime).map_err(failed)?,
+        committer::start(Arc::clone(&tables), commit_jobs, runtime.clone()).map_err(failed)?,
     ];
-    Ok(DriveCore {
+    let core = Arc::new(DriveCore {
         tables,
         options,
         boot_epoch: superblock.boot_epoch,
         superblock: tokio::sync::Mutex::new(superblock),
         loader: load,
         committer: commit,
+        worker: Mutex::new(Some(wake)),
         threads: Mutex::new(threads),
         appends: (0..APPEND_LOCKS).map(|_| tokio::sync::Mutex::new(())).collect(),
         repaired: Default::default(),
         damaged: Default::default(),
-    })
+    });
+    let worker = worker::start(Arc::downgrade(&core), wakes, runtime).map_err(failed)?;
+    core.threads.lock().push(worker);
+    core.wake_worker();
+    Ok(core)
 }
 
 /// Many more than commands at work at once, so that appends to different objects seldom share a lock.

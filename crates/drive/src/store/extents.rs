@@ -8,11 +8,13 @@ use object::{ObjectAddress, ObjectError};
 use super::{
     chunk::{self, BlockEntry, CHUNK_BLOCKS, ChunkRow},
     disk::BLOCK,
+    freeing::free_chunk,
     key,
-    object_row::ObjectRow,
+    object_row::{HAS_WORK, MAY_SHARE, ObjectRow},
     object_rows::{find_partition, store},
-    objects::free_blocks,
+    sharing::free_blocks,
     transaction::{Step, Stop, Transaction},
+    work_row::{is_left_over, leave_chunks, take_chunk},
 };
 
 /// Returns the row of a chunk. A chunk behind the end of the object has none.
@@ -22,6 +24,9 @@ fn chunk_row(
     number: u64,
 ) -> Step<Option<Bytes>> {
     if row.used == 0 || number * CHUNK_BLOCKS * BLOCK >= row.length {
+        return Ok(None);
+    }
+    if is_left_over(transaction, row, number)? {
         return Ok(None);
     }
     transaction.get(&key::chunk(row.content, number))
@@ -64,6 +69,9 @@ pub(crate) fn replace(
 ) -> Step<()> {
     for part in entries.chunk_by(|a, b| a.0 / CHUNK_BLOCKS == b.0 / CHUNK_BLOCKS) {
         let number = part[0].0 / CHUNK_BLOCKS;
+        if is_left_over(transaction, row, number)? {
+            free_left_over(transaction, row, number)?;
+        }
         let old = chunk_row(transaction, row, number)?;
         let mut chunk = ChunkRow::new(old.as_ref());
         let mut freed = Vec::new();
@@ -75,7 +83,7 @@ pub(crate) fn replace(
             chunk.set(block % CHUNK_BLOCKS, Some(*entry));
             row.used += 1;
         }
-        free_blocks(transaction, row, freed)?;
+        free_blocks(transaction, row.has(MAY_SHARE), freed)?;
         let (key, new) = (key::chunk(row.content, number), chunk.finish());
         match (old, new) {
             (None, Some(new)) => transaction.insert(key, new),
@@ -85,29 +93,63 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// Makes holes of blocks, and frees them.
+/// Frees a chunk that was left to the worker, so that it can get new content.
+fn free_left_over(transaction: &mut Transaction<'_>, row: &mut ObjectRow, number: u64) -> Step<()> {
+    let key = key::chunk(row.content, number);
+    if let Some(old) = transaction.get(&key)? {
+        let freed = free_chunk(transaction, row.has(MAY_SHARE), key, &old)?;
+        row.used = row.used.saturating_sub(freed);
+    }
+    take_chunk(transaction, row, number)
+}
+
+/// Makes holes of blocks. Frees them, or leaves whole chunks to the worker if there are more than `limit`.
 pub(crate) fn make_holes(
     transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
     row: &mut ObjectRow,
     blocks: Range<u64>,
+    limit: usize,
 ) -> Step<()> {
-    let end = blocks.end.min(row.length.div_ceil(BLOCK));
-    if row.used == 0 || blocks.start >= end {
+    let last_block = row.length.div_ceil(BLOCK);
+    let blocks = blocks.start..blocks.end.min(last_block);
+    if row.used == 0 || blocks.start >= blocks.end {
         return Ok(());
     }
-    let (first, last) = (blocks.start / CHUNK_BLOCKS, (end - 1) / CHUNK_BLOCKS);
-    if last - first < FEW_CHUNKS {
-        for number in first..=last {
-            if let Some(chunk) = chunk_row(transaction, row, number)? {
-                clear_chunk(transaction, row, number, &chunk, &(blocks.start..end))?;
-            }
+    let (first, last) = (blocks.start / CHUNK_BLOCKS, (blocks.end - 1) / CHUNK_BLOCKS);
+    if last - first < FEW_CHUNKS.min(limit as u64) {
+        return clear_chunks(transaction, row, first..last + 1, &blocks);
+    }
+    let (from, to) = (key::chunk(row.content, first), key::chunk(row.content, last + 1));
+    let page = transaction.page(&from, &to, limit)?;
+    if page.next.is_none() && page.rows.len() <= limit {
+        for (row_key, _) in page.rows {
+            let number = key::last_number(&row_key);
+            clear_chunks(transaction, row, number..number + 1, &blocks)?;
         }
         return Ok(());
     }
-    let (from, to) = (key::chunk(row.content, first), key::chunk(row.content, last + 1));
-    transaction.for_each(&from, &to, |transaction, key, chunk| {
-        clear_chunk(transaction, row, key::last_number(&key), &chunk, &(blocks.start..end))
-    })
+    let whole = blocks.start.div_ceil(CHUNK_BLOCKS)..match blocks.end == last_block {
+        true => last + 1,
+        false => blocks.end / CHUNK_BLOCKS,
+    };
+    clear_chunks(transaction, row, first..whole.start, &blocks)?;
+    clear_chunks(transaction, row, whole.end..last + 1, &blocks)?;
+    leave_chunks(transaction, address, row, whole)
+}
+
+fn clear_chunks(
+    transaction: &mut Transaction<'_>,
+    row: &mut ObjectRow,
+    numbers: Range<u64>,
+    blocks: &Range<u64>,
+) -> Step<()> {
+    for number in numbers {
+        if let Some(chunk) = chunk_row(transaction, row, number)? {
+            clear_chunk(transaction, row, number, &chunk, blocks)?;
+        }
+    }
+    Ok(())
 }
 
 fn clear_chunk(
@@ -126,7 +168,7 @@ fn clear_chunk(
             row.used -= 1;
         }
     }
-    free_blocks(transaction, row, freed)?;
+    free_blocks(transaction, row.has(MAY_SHARE), freed)?;
     transaction.put(key::chunk(row.content, number), chunk.finish())
 }
 
@@ -137,6 +179,10 @@ pub(crate) fn shift_down(
     from: u64,
     to: u64,
 ) -> Step<()> {
+    if row.has(HAS_WORK) {
+        // Chunks that are still to be freed must not be moved.
+        return Err(Stop::Work(row.content));
+    }
     let mut entries = Vec::new();
     let start = key::chunk(row.content, from / CHUNK_BLOCKS);
     let end = key::chunks_end(row.content);

@@ -18,6 +18,7 @@ const SHARED: u8 = b'S';
 const TAG: u8 = b'T';
 const TAG_ORDER: u8 = b'U';
 const TRASH: u8 = b'X';
+const WORK: u8 = b'W';
 /// Named records have a table of their own, which FORMAT OSD leaves alone.
 const RECORD: u8 = b'r';
 
@@ -212,6 +213,15 @@ pub(crate) fn trash(content: u64) -> Key {
 
 pub(crate) fn trash_end() -> Key {
     key(TRASH + 1, &[])
+}
+
+/// The row about the chunks of a content that are still to be freed.
+pub(crate) fn work(content: u64) -> Key {
+    key(WORK, &[content])
+}
+
+pub(crate) fn works_end() -> Key {
+    key(WORK + 1, &[])
 }
 
 pub(crate) fn record(name: &str) -> Key {

@@ -11,6 +11,8 @@ const ROW_BYTES: usize = 136;
 pub(crate) const MAY_SHARE: u8 = 1;
 /// The object does not change any more: it is in a snapshot, or a frozen copy.
 pub(crate) const FROZEN: u8 = 2;
+/// Chunks of the content are still to be freed, and a work row names them.
+pub(crate) const HAS_WORK: u8 = 4;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ObjectRow {

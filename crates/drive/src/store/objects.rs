@@ -1,16 +1,16 @@
 //! Creating objects and removing them.
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 use object::{FIRST_IDENTIFIER, ObjectAddress, ObjectError, ObjectType, RefusedField, Timestamp};
 
 use super::{
     attributes::{MEMBERSHIP_PAGE, leave},
-    chunk, key,
-    object_row::{MAY_SHARE, ObjectRow},
+    freeing::free_chunk,
+    key,
+    object_row::{HAS_WORK, MAY_SHARE, ObjectRow},
     object_rows::{check_changeable, check_tables, find, find_partition, store},
     transaction::{Step, Stop, Transaction},
+    work_row::{WorkRow, store_work},
 };
 
 /// Creates a partition. Returns its identifier.
@@ -177,80 +177,22 @@ fn remove_attributes(transaction: &mut Transaction<'_>, address: ObjectAddress) 
     })
 }
 
-/// Frees all blocks of a user object.
+/// Frees all blocks of a user object. Leaves them to the worker if they are in many chunks.
 fn free_content(transaction: &mut Transaction<'_>, row: &ObjectRow) -> Step<()> {
     if row.used == 0 {
         return Ok(());
     }
-    let (start, end) = (key::chunk(row.content, 0), key::chunks_end(row.content));
-    transaction.for_each(&start, &end, |transaction, row_key, chunk| {
-        let blocks: Vec<_> = chunk::entries(&chunk).map(|(_, entry)| entry.block).collect();
-        free_blocks(transaction, row, blocks)?;
-        transaction.put(row_key, None)
-    })
-}
-
-/// Gives up a reference of the object to each of `blocks`, and frees a block with its last reference.
-pub(crate) fn free_blocks(
-    transaction: &mut Transaction<'_>,
-    row: &ObjectRow,
-    mut blocks: Vec<u64>,
-) -> Step<()> {
-    if !row.has(MAY_SHARE) {
-        return blocks.into_iter().try_for_each(|block| transaction.free(block));
+    let limit = transaction.step_chunks();
+    let page =
+        transaction.page(&key::chunk(row.content, 0), &key::chunks_end(row.content), limit)?;
+    if page.next.is_some() || page.rows.len() > limit {
+        return store_work(transaction, row.content, &WorkRow::of_removed(row));
     }
-    let references = references(transaction, &mut blocks)?;
-    for block in blocks {
-        match references.get(&block).copied() {
-            None | Some(0) => transaction.free(block)?,
-            Some(more) => {
-                let left = (more > 1).then(|| Bytes::copy_from_slice(&(more - 1).to_le_bytes()));
-                transaction.put(key::shared(block), left)?;
-            }
-        }
+    for (row_key, chunk) in page.rows {
+        free_chunk(transaction, row.has(MAY_SHARE), row_key, &chunk)?;
     }
-    Ok(())
-}
-
-/// Adds a reference to each of `blocks`.
-pub(crate) fn share_blocks(
-    transaction: &mut Transaction<'_>,
-    row: &ObjectRow,
-    mut blocks: Vec<u64>,
-) -> Step<()> {
-    let known = match row.has(MAY_SHARE) {
-        true => references(transaction, &mut blocks)?,
-        false => HashMap::new(),
-    };
-    for block in blocks {
-        let key = key::shared(block);
-        match known.get(&block) {
-            None => transaction.insert(key, Bytes::copy_from_slice(&1_u32.to_le_bytes())),
-            Some(more) => {
-                let more = more.checked_add(1).ok_or_else(|| transaction.full())?;
-                transaction.put(key, Some(Bytes::copy_from_slice(&more.to_le_bytes())))?;
-            }
-        }
+    match row.has(HAS_WORK) {
+        true => transaction.put(key::work(row.content), None),
+        false => Ok(()),
     }
-    Ok(())
 }
-
-/// Returns the number of further references of those `blocks` that have some. Sorts the blocks.
-fn references(transaction: &mut Transaction<'_>, blocks: &mut [u64]) -> Step<HashMap<u64, u32>> {
-    blocks.sort_unstable();
-    let mut found = HashMap::new();
-    // One range for blocks that are close to each other, because each range is one read.
-    for near in blocks.chunk_by(|a, b| b - a <= NEAR) {
-        let (Some(first), Some(last)) = (near.first(), near.last()) else { continue };
-        let (start, end) = (key::shared(*first), key::shared(last + 1));
-        transaction.for_each(&start, &end, |_, row_key, row| {
-            let more = row.first_chunk().map_or(1, |bytes| u32::from_le_bytes(*bytes));
-            found.insert(key::last_number(&row_key), more);
-            Ok(())
-        })?;
-    }
-    Ok(found)
-}
-
-/// Blocks with at most this distance are looked up together.
-const NEAR: u64 = 1024;

@@ -37,6 +37,9 @@ pub struct Limits {
     pub command_bytes: u64,
     /// Request tags that are kept. 4,096: more than the commands that can be at work at once.
     pub request_tags: u64,
+    /// Chunks of 1 MiB that one transaction frees or copies. 16: their rows take about 50 KiB, and the rows about shared
+    /// blocks about 1 MiB.
+    pub step_chunks: usize,
 }
 
 impl Default for Limits {
@@ -48,6 +51,7 @@ impl Default for Limits {
             collections: 64,
             command_bytes: 32 << 20,
             request_tags: 4096,
+            step_chunks: 16,
         }
     }
 }

@@ -87,6 +87,9 @@ impl Tables {
             committed_epoch: 0,
             is_formatting: false,
             row_limit: layout.tables_bytes * 2 / 5,
+            step_chunks: super::options::Limits::default().step_chunks,
+            // A crash may have left some over.
+            has_work: true,
         };
         Ok(Self {
             disk,

@@ -25,6 +25,8 @@ pub(crate) enum Stop {
     Full,
     /// More identifiers must be reserved.
     Identifiers,
+    /// Chunks of this content must be freed first.
+    Work(u64),
 }
 
 impl From<ObjectError> for Stop {
@@ -70,6 +72,10 @@ pub(crate) struct DriveTables {
     pub(crate) is_formatting: bool,
     /// Bytes of rows above which nothing is created.
     pub(crate) row_limit: u64,
+    /// Chunks that one transaction frees or copies.
+    pub(crate) step_chunks: usize,
+    /// There may be work rows.
+    pub(crate) has_work: bool,
 }
 
 pub(crate) struct Transaction<'a> {
@@ -82,6 +88,8 @@ pub(crate) struct Transaction<'a> {
     freed: BlockRuns,
     /// The partition and identifiers of objects that the transaction created: no row is about them in the tables.
     fresh: Option<(u64, RangeInclusive<u64>)>,
+    /// The value of [`DriveTables::has_work`] after the transaction, if it is known.
+    has_work: Option<bool>,
     faults: &'a DriveMutation,
 }
 
@@ -108,6 +116,7 @@ impl<'a> Transaction<'a> {
             confirmed: SmallVec::new(),
             freed: SmallVec::new(),
             fresh: None,
+            has_work: None,
             faults,
         }
     }
@@ -252,6 +261,26 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
+    /// Returns the number of chunks that one transaction may free or copy.
+    pub(crate) fn step_chunks(&self) -> usize {
+        self.tables.step_chunks
+    }
+
+    /// Notes that there is work for the worker.
+    pub(crate) fn note_work(&mut self) {
+        self.has_work = Some(true);
+    }
+
+    /// Returns true if the transaction leaves work to the worker.
+    pub(crate) fn adds_work(&self) -> bool {
+        self.has_work == Some(true)
+    }
+
+    /// Notes that there is no work row.
+    pub(crate) fn note_no_work(&mut self) {
+        self.has_work = Some(false);
+    }
+
     /// Returns the bytes of rows above which nothing is created.
     pub(crate) fn table_limit(&self) -> u64 {
         self.tables.row_limit
@@ -297,6 +326,7 @@ impl<'a> Transaction<'a> {
         let is_change = !self.writes.is_empty();
         let tables = self.tables;
         tables.counters = self.counters;
+        tables.has_work = self.has_work.unwrap_or(tables.has_work);
         if is_change {
             tables.version += 1;
         }

@@ -96,7 +96,7 @@ impl DriveCore {
                 }
                 check_changeable(&row, RefusedField::Object)?;
                 let before = row.used;
-                apply(transaction, &mut row, &prepared.change, &written)?;
+                apply(transaction, address, &mut row, &prepared.change, &written)?;
                 note_change(request, &mut row, now);
                 count_used(transaction, address, before, row.used)?;
                 let mut conclusion = Conclusion::new(self, request, address, now);
@@ -209,7 +209,7 @@ impl DriveCore {
             .run(|transaction| {
                 let address = create(transaction, now)?;
                 let mut row = find_user(transaction, address)?;
-                apply(transaction, &mut row, &prepared.change, &written)?;
+                apply(transaction, address, &mut row, &prepared.change, &written)?;
                 count_used(transaction, address, 0, row.used)?;
                 let mut conclusion = Conclusion::new(self, request, address, now);
                 conclusion.change_in_used = (row.used * BLOCK) as i64;
@@ -277,12 +277,15 @@ fn is_still(transaction: &mut Transaction<'_>, prepared: &Prepared, row: &Object
 /// Replaces the map of the object.
 fn apply(
     transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
     row: &mut ObjectRow,
     change: &DataChange,
     written: &Written,
 ) -> Step<()> {
+    // The blocks behind a range that is cut out move into its place, so it must be free at once.
+    let limit = if change.shift.is_some() { usize::MAX } else { transaction.step_chunks() };
     for holes in &change.holes {
-        make_holes(transaction, row, holes.clone())?;
+        make_holes(transaction, address, row, holes.clone(), limit)?;
     }
     if let Some((from, to)) = change.shift {
         shift_down(transaction, row, from, to)?;

@@ -5,4 +5,5 @@ mod basics;
 mod tags;
 mod members;
 mod model;
+mod steps;
 mod crash;

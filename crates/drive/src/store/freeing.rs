@@ -1,0 +1,133 @@
+//! Frees the chunks that work rows name, a bounded number in each transaction.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use object::ObjectAddress;
+
+use super::{
+    chunk,
+    groups::GROUP_BLOCKS,
+    key::{self, Key},
+    object_row::HAS_WORK,
+    object_rows::{decode, store},
+    sharing::free_blocks,
+    transaction::{Step, Transaction},
+    work_row::{self, WorkRow, find_work, store_work},
+};
+
+/// Frees the blocks of a chunk, and removes its row. Returns the number of its blocks.
+pub(crate) fn free_chunk(
+    transaction: &mut Transaction<'_>,
+    may_share: bool,
+    row_key: Key,
+    row: &Bytes,
+) -> Step<u64> {
+    let blocks: Vec<_> = chunk::entries(row).map(|(_, entry)| entry.block).collect();
+    let count = blocks.len() as u64;
+    free_blocks(transaction, may_share, blocks)?;
+    transaction.replace(row_key, Some(row), None);
+    Ok(count)
+}
+
+/// Frees some chunks of a content, or of the first one that has work. Returns false if there is no such work.
+pub(crate) fn free_some(transaction: &mut Transaction<'_>, content: Option<u64>) -> Step<bool> {
+    let found = match content {
+        Some(content) => find_work(transaction, content)?.map(|work| (content, work)),
+        None => first_work(transaction)?,
+    };
+    let Some((content, mut work)) = found else {
+        if content.is_none() {
+            transaction.note_no_work();
+        }
+        return Ok(false);
+    };
+    let freed = free_part(transaction, content, &mut work)?;
+    if let Some(address) = work.object {
+        note_freed(transaction, address, content, &work, freed)?;
+    }
+    store_work(transaction, content, &work)?;
+    Ok(true)
+}
+
+fn first_work(transaction: &mut Transaction<'_>) -> Step<Option<(u64, WorkRow)>> {
+    let (mut start, end) = (key::work(0), key::works_end());
+    loop {
+        let page = transaction.page(&start, &end, WORK_ROWS)?;
+        if let Some((row_key, row)) = page.rows.first() {
+            let content = key::last_number(row_key);
+            return Ok(Some((content, work_row::decode(content, row)?)));
+        }
+        let Some(next) = page.next else { return Ok(None) };
+        start = next;
+    }
+}
+
+/// Frees chunks of the first range, and takes them out of it. Returns the number of blocks.
+fn free_part(transaction: &mut Transaction<'_>, content: u64, work: &mut WorkRow) -> Step<u64> {
+    let range = work.chunks[0].clone();
+    let limit = transaction.step_chunks();
+    let page = transaction.page(
+        &key::chunk(content, range.start),
+        &key::chunk(content, range.end),
+        limit,
+    )?;
+    let is_last = page.next.is_none() && page.rows.len() <= limit;
+    let (mut freed, mut done, mut groups) = (0, None, BTreeSet::new());
+    for (row_key, row) in page.rows.into_iter().take(limit) {
+        let number = key::last_number(&row_key);
+        groups.extend(chunk::entries(&row).map(|(_, entry)| entry.block / GROUP_BLOCKS));
+        if done.is_some() && groups.len() > STEP_GROUPS {
+            work.chunks[0].start = number;
+            return Ok(freed);
+        }
+        freed += free_chunk(transaction, work.may_share, row_key, &row)?;
+        done = Some(number);
+    }
+    let start = match (done, page.next) {
+        _ if is_last => range.end,
+        (Some(number), _) => number + 1,
+        // All rows of this page were removed since the last commit.
+        (None, next) => next.map_or(range.end, |next| next_chunk(&next)),
+    };
+    match start < range.end {
+        true => work.chunks[0].start = start,
+        false => drop(work.chunks.remove(0)),
+    }
+    Ok(freed)
+}
+
+/// Returns the first chunk from a key on with which a page begins: the key of a chunk with a further byte.
+fn next_chunk(key: &[u8]) -> u64 {
+    key::last_number(&key[..key.len() - 1]) + 1
+}
+
+/// Counts freed blocks off an object that still has the content, and off its partition.
+fn note_freed(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+    content: u64,
+    work: &WorkRow,
+    freed: u64,
+) -> Step<()> {
+    let Some(row) = transaction.get(&key::object(address))? else { return Ok(()) };
+    let mut row = decode(address, &row)?;
+    if row.content != content {
+        return Ok(());
+    }
+    row.used = row.used.saturating_sub(freed);
+    if work.chunks.is_empty() {
+        row.flags &= !HAS_WORK;
+    }
+    store(transaction, address, &row)?;
+    let partition = ObjectAddress::partition(address.partition);
+    let Some(parent) = transaction.get(&key::object(partition))? else { return Ok(()) };
+    let mut parent = decode(partition, &parent)?;
+    parent.used = parent.used.saturating_sub(freed);
+    store(transaction, partition, &parent)
+}
+
+/// Work rows that are read at once: only the first one is used, the others may have been removed since the last commit.
+const WORK_ROWS: usize = 64;
+/// Groups of blocks (16 KiB of memory each) that one transaction touches, if it frees more than one chunk.
+const STEP_GROUPS: usize = 64;

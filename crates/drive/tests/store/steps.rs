@@ -1,0 +1,352 @@
+//! Changes of many chunks: their effect is seen at once, and their blocks are freed in steps, also after a crash.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use drive::{DriveMutation, DriveOptions, DriveStore};
+use object::{Command, MapRunKind, MapType, ObjectAddress, ObjectError, ReplyData};
+use sim::{CrashVolume, Rng, StableDiskImage};
+use volume::Stack;
+
+use crate::support::*;
+
+const MIB: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
+
+/// The options of a drive with steps of two chunks.
+fn small_steps() -> DriveOptions {
+    let mut options = options();
+    options.limits.step_chunks = 2;
+    options
+}
+
+async fn open_small(volume: &Stack) -> DriveStore {
+    DriveStore::open(volume.clone(), small_steps()).await.expect("opened")
+}
+
+/// An object as its length and the first byte of each written block.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+struct Sparse {
+    length: u64,
+    blocks: BTreeMap<u64, u8>,
+}
+
+impl Sparse {
+    fn clear(&mut self, range: std::ops::Range<u64>) {
+        self.blocks.retain(|block, _| !range.contains(block));
+    }
+
+    fn shorten(&mut self, blocks: u64) {
+        self.length = blocks * BLOCK;
+        self.clear(blocks..u64::MAX);
+    }
+}
+
+/// Reads an object whose blocks have equal bytes.
+async fn sparse(store: &DriveStore, object: ObjectAddress) -> Result<Sparse, ObjectError> {
+    let length = get(store, object, 1, 0x82).await?;
+    let length = u64::from_be_bytes(length.as_ref().try_into().expect("8 bytes"));
+    let mut found = Sparse { length, blocks: BTreeMap::new() };
+    let map = Command::ReadMap {
+        object,
+        allocation_length: 1 << 20,
+        start: 0,
+        map_type: MapType::Written,
+    };
+    let ReplyData::Map(runs) = perform(store, map).await?.data else { panic!("a map") };
+    for run in runs {
+        assert_eq!(run.kind, MapRunKind::Written);
+        let bytes = read(store, object, run.start, run.length).await?;
+        for (n, block) in bytes.chunks(BLOCK as usize).enumerate() {
+            assert!(block.iter().all(|byte| *byte == block[0]), "{object} block {n} is torn");
+            found.blocks.insert(run.start / BLOCK + n as u64, block[0]);
+        }
+    }
+    Ok(found)
+}
+
+/// Writes a block into each of some chunks.
+async fn write_chunks(store: &DriveStore, object: ObjectAddress, chunks: std::ops::Range<u64>) {
+    for chunk in chunks {
+        write(store, object, chunk * MIB, vec![7; BLOCK as usize]).await.unwrap();
+    }
+}
+
+#[test]
+fn a_cleared_range_reads_as_zeros_while_its_blocks_are_still_to_be_freed() {
+    run(async {
+        let volume = memory(64 * MIB);
+        let store = open_small(&volume).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        write_chunks(&store, object, 0..100).await;
+        let before = sparse(&store, object).await.unwrap();
+        perform(&store, Command::Clear { object, length: 79 * MIB, start: 10 * MIB })
+            .await
+            .unwrap();
+        let mut expected = before.clone();
+        expected.clear(10 * 256..89 * 256);
+        assert_eq!(sparse(&store, object).await.unwrap(), expected);
+        // A write into the range is seen, and the rest of its chunk stays zeros.
+        write(&store, object, 50 * MIB + BLOCK, vec![9; BLOCK as usize]).await.unwrap();
+        expected.blocks.insert(50 * 256 + 1, 9);
+        assert_eq!(sparse(&store, object).await.unwrap(), expected);
+        set_length(&store, object, 5 * MIB).await.unwrap();
+        set_length(&store, object, 100 * MIB).await.unwrap();
+        expected.shorten(5 * 256);
+        expected.length = 100 * MIB;
+        assert_eq!(sparse(&store, object).await.unwrap(), expected);
+        store.finish_freeing().await.unwrap();
+        assert_eq!(sparse(&store, object).await.unwrap(), expected);
+        assert_eq!(store.statistics().used_bytes, 5 * BLOCK);
+        assert_eq!(get_number(&store, object, 1, 0x81).await, 5 * BLOCK);
+        let partition = ObjectAddress::partition(partition);
+        assert_eq!(get_number(&store, partition, 0x3000_0001, 0x81).await, 5 * BLOCK);
+    });
+}
+
+#[test]
+fn a_removed_object_is_freed_after_a_restart_and_its_space_is_had_for_the_asking() {
+    run(async {
+        let volume = memory(16 * MIB);
+        let store = open_small(&volume).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        let blocks = store.statistics().capacity_bytes / BLOCK;
+        for chunk in 0..blocks {
+            write(&store, object, chunk * MIB, vec![7; BLOCK as usize]).await.unwrap();
+        }
+        perform(&store, Command::Remove { object }).await.unwrap();
+        let removed = ObjectAddress::partition(partition);
+        assert_eq!(get_number(&store, removed, 0x3000_0001, 0x81).await, 0);
+        // The worker has not freed everything yet, and the write gets its blocks all the same.
+        let other = create(&store, partition).await;
+        write(&store, other, 0, vec![8; MIB as usize]).await.unwrap();
+        flush(&store).await.unwrap();
+        drop(store);
+        let store = open_small(&volume).await;
+        store.finish_freeing().await.unwrap();
+        assert_eq!(store.statistics().used_bytes, MIB);
+        assert_eq!(read(&store, other, 0, MIB).await.unwrap(), vec![8; MIB as usize]);
+    });
+}
+
+#[test]
+fn a_tebibyte_is_cleared_with_one_commit() {
+    run(async {
+        let volume = memory(64 * MIB);
+        let store = open(&volume).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        set_length(&store, object, 1 << 40).await.unwrap();
+        for n in 0..100 {
+            write(&store, object, n * (10 << 30), vec![7; BLOCK as usize]).await.unwrap();
+        }
+        flush(&store).await.unwrap();
+        let before = store.statistics();
+        assert!(before.used_bytes < MIB);
+        perform(&store, Command::Clear { object, length: 1 << 40, start: 0 }).await.unwrap();
+        flush(&store).await.unwrap();
+        assert!(store.statistics().commits - before.commits <= 3);
+        assert!(read(&store, object, 0, 64 * MIB).await.unwrap().iter().all(|byte| *byte == 0));
+        store.finish_freeing().await.unwrap();
+        assert_eq!(store.statistics().used_bytes, 0);
+    });
+}
+
+type Objects = BTreeMap<ObjectAddress, Sparse>;
+
+/// A script on sparse objects, and the states that the drive may have after a crash.
+struct SparseScript<'a> {
+    store: &'a DriveStore,
+    rng: Rng,
+    states: &'a mut Vec<Objects>,
+    partition: u64,
+}
+
+impl SparseScript<'_> {
+    async fn step(&mut self) -> Result<(), ObjectError> {
+        let mut state = self.states.last().cloned().unwrap_or_default();
+        let objects: Vec<_> = state.keys().copied().collect();
+        let Some(&object) = self.rng.pick(&objects).filter(|_| objects.len() > 2) else {
+            let create = Command::Create { partition: self.partition, requested: 0, count: 1 };
+            let object = perform(self.store, create).await?.current.object;
+            state.insert(object, Sparse::default());
+            self.states.push(state);
+            return Ok(());
+        };
+        let known = state.get_mut(&object).expect("it is there");
+        let start = self.rng.below(CHUNKS) * 256 + self.rng.below(3);
+        let count = self.rng.below(CHUNKS * 256);
+        match self.rng.below(12) {
+            0 => {
+                self.states.push(state);
+                flush(self.store).await?;
+                self.states.drain(..self.states.len() - 1);
+                Ok(())
+            }
+            1 | 2 => {
+                known.clear(start..start + count);
+                self.states.push(state);
+                let (start, length) = (start * BLOCK, count * BLOCK);
+                perform(self.store, Command::Clear { object, length, start }).await.map(drop)
+            }
+            3 => {
+                known.shorten(start);
+                self.states.push(state);
+                set_length(self.store, object, start * BLOCK).await.map(drop)
+            }
+            4 => {
+                state.remove(&object);
+                self.states.push(state);
+                perform(self.store, Command::Remove { object }).await.map(drop)
+            }
+            _ => {
+                let byte = self.rng.next_u64() as u8 | 1;
+                for chunk in 0..self.rng.below(8) {
+                    let block = start + chunk * 256;
+                    let known = state.get_mut(&object).expect("it is there");
+                    known.blocks.insert(block, byte);
+                    known.length = known.length.max((block + 1) * BLOCK);
+                    self.states.push(state.clone());
+                    write(self.store, object, block * BLOCK, vec![byte; BLOCK as usize]).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Opens the drive, checks its content, and performs random commands until the disk fails. Returns a fault.
+async fn perform_script(
+    volume: &Stack,
+    states: &mut Vec<Objects>,
+    rng: Rng,
+    steps: u64,
+) -> Result<(), String> {
+    let mutation = DriveMutation::default();
+    let Ok(store) = DriveStore::open_with(volume.clone(), small_steps(), mutation).await else {
+        return Ok(());
+    };
+    let found = match content(&store).await {
+        Ok(found) => found,
+        Err(ObjectError::Storage(reason)) if reason.contains("power") => return Ok(()),
+        Err(ObjectError::Storage(reason)) if reason.contains("closed") => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    if !states.is_empty() && !states.contains(&found) {
+        return Err(format!(
+            "none of {} states: {found:?}\nlast {:?}",
+            states.len(),
+            states.last()
+        ));
+    }
+    *states = vec![found];
+    let partitions = match list(&store, 0, 100).await {
+        Ok(partitions) => partitions,
+        Err(_) => return Ok(()),
+    };
+    let partition = match partitions.first() {
+        Some(partition) => *partition,
+        None => match perform(&store, Command::CreatePartition { requested: 0 }).await {
+            Ok(reply) => reply.current.object.partition,
+            Err(_) => return Ok(()),
+        },
+    };
+    let mut script = SparseScript { store: &store, rng, states, partition };
+    for _ in 0..steps {
+        if script.step().await.is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+async fn content(store: &DriveStore) -> Result<Objects, ObjectError> {
+    let mut found = Objects::new();
+    for partition in list(store, 0, 100).await? {
+        for id in list(store, partition, 100).await? {
+            let object = ObjectAddress::new(partition, id);
+            found.insert(object, sparse(store, object).await?);
+        }
+    }
+    Ok(found)
+}
+
+/// Checks that the drive counts exactly the blocks of its objects as used when all work is done, and none without
+/// objects.
+async fn check_space(store: &DriveStore) -> Result<(), String> {
+    let text = |error: ObjectError| error.to_string();
+    store.finish_freeing().await.map_err(text)?;
+    let objects = content(store).await.map_err(text)?;
+    let blocks: usize = objects.values().map(|object| object.blocks.len()).sum();
+    let used = store.statistics().used_bytes;
+    if used != blocks as u64 * BLOCK {
+        return Err(format!("{used} bytes are used, and the objects have {blocks} blocks"));
+    }
+    for partition in list(store, 0, 100).await.map_err(text)? {
+        let command = Command::RemovePartition { partition, with_contents: true };
+        perform(store, command).await.map_err(text)?;
+    }
+    store.finish_freeing().await.map_err(text)?;
+    match store.statistics().used_bytes {
+        0 => Ok(()),
+        used => Err(format!("{used} bytes are used without objects")),
+    }
+}
+
+fn crash(seed: u64, point: u64) -> Result<(), String> {
+    let mut rng = Rng::new(seed.wrapping_mul(0x1_0001).wrapping_add(point));
+    let mut states = Vec::new();
+    let mut image: Option<StableDiskImage> = None;
+    let mut at = point;
+    for round in 0..4 {
+        let volume = Arc::new(match image.take() {
+            Some(image) => CrashVolume::reopen(image, seed),
+            None => CrashVolume::new(geometry(VOLUME), seed),
+        });
+        if round == 3 {
+            let stack: Stack = volume;
+            return run(async {
+                perform_script(&stack, &mut states, Rng::new(0), 0).await?;
+                check_space(&open_small(&stack).await).await
+            });
+        }
+        volume.crash_after(at);
+        let stack: Stack = volume.clone();
+        let script = Rng::new(seed.wrapping_add(round << 32));
+        run(perform_script(&stack, &mut states, script, STEPS))?;
+        drop(stack);
+        image = Some(volume.crash(&mut rng));
+        at = [rng.below(40), rng.below(200)][rng.below(2) as usize];
+    }
+    Ok(())
+}
+
+#[test]
+fn after_a_crash_during_steps_objects_are_as_they_were_and_no_block_is_lost() {
+    let seeds = match std::env::var("FOREBAY_DRIVE_STEPS_SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().expect("a number");
+            seed..seed + 1
+        }
+        Err(_) => 0..SCRIPTS,
+    };
+    for seed in seeds {
+        for n in 0..POINTS {
+            let point = Rng::new(seed * 1000 + n).below(MOST_OPERATIONS);
+            let crashed = crash(seed, point);
+            assert_eq!(crashed, Ok(()), "seed {seed}, point {point}");
+        }
+    }
+}
+
+const VOLUME: u64 = 32 << 20;
+/// Chunks of the longest object.
+const CHUNKS: u64 = 40;
+/// Commands in a script.
+const STEPS: u64 = 60;
+const SCRIPTS: u64 = 10;
+/// Crashes of one script.
+const POINTS: u64 = 10;
+/// A script has about this many operations of the disk.
+const MOST_OPERATIONS: u64 = 1500;
