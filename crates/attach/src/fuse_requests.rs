@@ -104,7 +104,7 @@ impl Requests {
         .await
     }
 
-    /// Writes zeros. Unlike a discard, this keeps the blocks allocated.
+    /// Writes zeros to a range. Unlike a discard, this allocates the blocks.
     pub(crate) async fn zero(&self, offset: u64, length: u64) -> Result<(), FuseErrno> {
         self.change(async {
             let _place = self.place().await?;

@@ -80,6 +80,7 @@ pub enum CacheOpenError {
     )]
     Geometry {
         recorded_blocks: u64,
+        /// Recorded block size in bytes.
         recorded_size: u32,
         /// Current number of blocks of the volume.
         blocks: u64,

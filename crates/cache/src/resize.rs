@@ -35,6 +35,7 @@ pub enum ResizeError {
     },
     #[error("the log was resized too often since its oldest data was written; drain it first")]
     TooOften,
+    /// The log may need all its room for the data between two flushes.
     #[error(
         "a log whose writes become stable with the next flush cannot shrink while it is in use"
     )]

@@ -4,11 +4,13 @@
 /// The moment at which a write that need not be stable is acknowledged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AcknowledgedAt {
+    /// The write is acknowledged when it is stable in the log.
     Log,
     /// The write is acknowledged when it is in the NVRAM; if the NVRAM has failed, when it is in the log.
     Nvram,
     /// The write is acknowledged when its data is in memory, before it is stable.
     Memory,
+    /// The write is acknowledged when it is stable in the lower volume.
     Lower,
 }
 

@@ -17,6 +17,7 @@ pub struct CacheStatistics {
     pub log: LogStatistics,
     pub scrub: ScrubStatistics,
     pub recovery: RecoveryStatistics,
+    /// Data that is not in the lower volume yet, and the progress of destage.
     pub destage: DestageStatistics,
     /// The consistency of the lower volume, and epochs.
     pub order: OrderStatistics,

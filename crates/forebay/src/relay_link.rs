@@ -35,7 +35,9 @@ use volume::{ConditionChange, OngoingCondition};
 /// Delay and rate of an emulated link, equal in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct RelayLinkSettings {
+    /// One-way propagation delay.
     pub delay: Duration,
+    /// Rate in bits per second.
     pub rate: u64,
 }
 

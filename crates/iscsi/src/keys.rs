@@ -209,7 +209,7 @@ pub enum KeyError {
     /// The text is not a list of `key=value` pairs as in RFC 7143, 6.1.
     #[error("malformed text: {0}")]
     Malformed(&'static str),
-    /// The login text is longer than this number of bytes.
+    /// The received text is longer than this number of bytes.
     #[error("more than {0} bytes of text")]
     TooLong(usize),
     /// The peer has sent this key twice in one text or in one login.

@@ -74,7 +74,7 @@ struct FarVolumeConditions {
     failed: Option<(Instant, u64)>,
 }
 
-/// A change between a far volume that answers and one that does not.
+/// The beginning or the end of a time in which a far volume does not answer, or refuses what destage sends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FarVolumeTransition {
     Away,

@@ -54,7 +54,7 @@ pub struct SessionStatistics {
     pub target_name: Option<String>,
     /// The tag of the portal group through which the initiator logged in.
     pub portal_group: Option<u16>,
-    /// The congestion control of the session's connections, and the state that they share.
+    /// The session's TSIH (target session identifying handle).
     pub tsih: u16,
     /// Sums over all connections that the session has had.
     pub counters: TargetPduCounters,

@@ -246,6 +246,7 @@ mod tests {
     use super::*;
     use crate::{MemVolume, testing::now};
 
+    /// A keyring that numbers its keys.
     struct Counting(Mutex<u8>);
 
     impl Keyring for Counting {

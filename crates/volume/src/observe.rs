@@ -13,8 +13,9 @@ use crate::{
     Lba, OrderedFlush, Stack, Volume,
 };
 
-/// Numbers of calls since the volume was created. A call is counted when it returns; a call that
-/// was dropped is not counted.
+/// Numbers of calls since the volume was created; `reads`, `writes`, `flushes` and `discards` count
+/// the calls that succeeded. A call is counted when it returns; a call that was dropped is not
+/// counted.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct VolumeCallCounts {
     pub reads: u64,

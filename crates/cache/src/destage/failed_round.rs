@@ -47,6 +47,7 @@ enum RoundFailureEvent {
     SentAgain,
     /// The destage round failed in a way in which no round has failed since the last one that succeeded.
     Failed,
+    /// The destage round failed in a way in which a round has failed before, and an event has reported that failure.
     StillFails,
 }
 

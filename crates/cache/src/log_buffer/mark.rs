@@ -32,6 +32,7 @@ pub(super) enum FoundMark {
     Mark(LogBufferMark),
     /// A mark of a later format version, which this program does not know.
     Version(u32),
+    /// The block holds something else, or the mark is damaged.
     Garbage,
 }
 

@@ -101,6 +101,7 @@ struct LogBufferState {
     pending: VecDeque<PendingLogWrite>,
     /// For each block whose newest content is not on the disk: the number of the write, and the content.
     newest: BTreeMap<u64, (u64, Data)>,
+    /// Every write up to this number is on the disk.
     on_disk: u64,
     /// Every write up to this number was put into the NVRAM before the NVRAM failed.
     kept: u64,

@@ -178,6 +178,7 @@ impl LogBufferRing {
         self.write(0, MAGIC);
     }
 
+    /// Returns the records, oldest first.
     pub fn held(&self) -> impl Iterator<Item = &LogBufferRecord> {
         self.held.iter()
     }

@@ -252,6 +252,7 @@ mod tests {
 
     const PIECE: u64 = 64 << 10;
 
+    /// Fills the window of the flow with read-ahead.
     fn full(flow: &Flow) -> Vec<FarReadPassage<'_>> {
         let mut passages = Vec::new();
         while let Ok(passage) = flow.begin(ReadPurpose::Ahead, 0, PIECE) {

@@ -9,6 +9,7 @@ use journal::{bytes::u32_at, checksum::crc32c};
 
 /// A slot header of the NVRAM, as it was found when the cache was opened.
 pub(super) enum SlotHeader {
+    /// The header is all zeros.
     Free,
     /// The slot was free: some zero bits of its header have flipped.
     Flipped,

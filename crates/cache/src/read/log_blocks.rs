@@ -113,4 +113,5 @@ impl CacheCore {
     }
 }
 
+/// The maximum number of blocks in one read of the log: 1 MiB.
 const MOST_LOGGED: u32 = 256;

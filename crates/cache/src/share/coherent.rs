@@ -30,6 +30,7 @@ pub struct Coherent {
 /// The state of the coherence tokens that a gateway holds for a shared volume.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TokenStatistics {
+    /// The node has registered this gateway.
     pub joined: bool,
     /// The lease is valid, so ranges that are held for reading may be used.
     pub leased: bool,

@@ -328,6 +328,7 @@ mod tests {
             Self { pages: Replacement::new(capacity), numbers: Default::default(), capacity }
         }
 
+        /// Reads a page. Returns true if the page was in the cache before.
         fn read(&mut self, key: u64) -> bool {
             if let Some(&number) = self.numbers.get(&key) {
                 return *self.pages.touch(number) == key;

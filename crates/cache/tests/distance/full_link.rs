@@ -14,6 +14,7 @@ use crate::{GIGABIT, far_node::Wire};
 
 const BYTES: u64 = 256 << 20;
 const PIECE: u64 = 1 << 20;
+/// The one-way delay of the link.
 const ONE_WAY: Duration = Duration::from_millis(50);
 /// Bytes that a link of 1 Gbit/s holds in a round trip of 100 ms (bandwidth × delay).
 const HELD: u64 = GIGABIT / 8 / 10;

@@ -39,6 +39,7 @@ async fn write(cache: &Cache, lba: u64, number: u64) {
     cache.write(Lba(lba), data.into(), Durability::Volatile).await.expect("written");
 }
 
+/// Returns the block in which the host writes its data of this turn.
 fn place(turn: u64) -> u64 {
     8 + turn * 37 % 400
 }

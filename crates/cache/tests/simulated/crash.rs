@@ -27,6 +27,7 @@ enum Point {
     Nvram(u64),
 }
 
+/// Runs a script up to one crash point, recovers, and checks the result.
 fn crash(script: &Script, point: Point) -> Result<(), String> {
     let seed = script.seed;
     let hardware = script.hardware();
@@ -84,6 +85,7 @@ fn operations(script: &Script) -> Result<(u64, u64), String> {
     Ok(hardware.operations())
 }
 
+/// Runs a script once for each of its operations and crashes there. Returns the number of crashes.
 fn crash_everywhere(script: &Script) -> Result<u64, String> {
     let (disk, nvram) = operations(script).map_err(|fault| format!("without a crash: {fault}"))?;
     let points = (0..disk).map(Point::Disk).chain((0..nvram).map(Point::Nvram));

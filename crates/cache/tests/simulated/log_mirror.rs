@@ -57,6 +57,7 @@ async fn check(cache: &Cache) {
     }
 }
 
+/// Flips bits of the data block of segment `number` in one leg.
 async fn corrupt_segment(half: &Stack, number: u64) {
     let lba = Lba(LABELS + 2 + 2 * (number - 1) + 1);
     let read = half.read(Extent { lba, blocks: 1 }).await.unwrap();

@@ -46,6 +46,7 @@ async fn put_back(gateway: &mut Gateway) -> Confirmed {
     confirmed
 }
 
+/// A store that counts the calls of `sync`.
 struct Synced(Confirmed, AtomicUsize);
 
 impl ConfirmedStore for Synced {

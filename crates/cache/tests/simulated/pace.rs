@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Number of slots that the test writes. They fill a log of 16 MiB beyond the threshold of destage.
 const SLOTS: u64 = 3072;
+/// Number of slots in one write.
 const TOGETHER: usize = 64;
 
 async fn fill(cache: &Arc<Cache>) {

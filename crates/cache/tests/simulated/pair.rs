@@ -111,6 +111,7 @@ async fn reader(world: Arc<World>, model: Arc<Mutex<Model>>, mut rng: Rng) {
     }
 }
 
+/// Injects faults into the two gateways, the node and their links.
 async fn misfortune(world: &Arc<World>, rng: &mut Rng) {
     for _ in 0..12 {
         let pause = Duration::from_millis(rng.below(9000));

@@ -305,6 +305,7 @@ async fn a_blank_log_with_an_nvram_in_use_is_refused_unless_the_log_was_drained_
     drop(blank.open().await);
 }
 
+/// Returns a gateway with a copy of the log on another disk.
 async fn copy(gateway: &Gateway) -> Gateway {
     let new = Gateway::new(LOG);
     for number in 0..LOG {

@@ -48,6 +48,7 @@ struct Trial {
     /// True if each node applies all writes between two flushes atomically.
     atomic: bool,
     delay: Duration,
+    /// A node that is unreachable for a long time: its index, the time when this begins, and its duration.
     away: Option<(usize, Duration, Duration)>,
     /// True: a separate cache and log for each volume, which the test must detect as worse.
     apart: bool,
@@ -113,6 +114,7 @@ struct Site {
     memories: Vec<Memory>,
 }
 
+/// The content of the disks and NVRAMs after the end of a run.
 struct Remains {
     nodes: Vec<Vec<u8>>,
     logs: Vec<CrashVolume>,

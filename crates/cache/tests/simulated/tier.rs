@@ -43,6 +43,7 @@ async fn read_slots(cache: &Cache, slots: impl IntoIterator<Item = u64>, byte: i
     }
 }
 
+/// Waits until the tier has written all slots that it has admitted.
 async fn settle() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
@@ -297,6 +298,7 @@ struct Tale {
     settings: Settings,
     log_blocks: u64,
     rot: u32,
+    /// The tier's disk fails after this number of calls.
     fails_after: Option<u64>,
     mutated: bool,
 }

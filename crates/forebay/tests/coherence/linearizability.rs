@@ -91,6 +91,7 @@ fn a_linearizable_history_has_no_fault() {
     );
     // Reads during a write may return the old value first and the new value later.
     assert_eq!(fault(&[write(1, 10, 50), read(0, 15, 20), read(1, 30, 40)]), None);
+    // Two concurrent writes may take effect in either order.
     assert_eq!(fault(&[write(1, 10, 50), write(2, 10, 50), read(1, 60, 70)]), None);
     // A write without an answer may take effect late.
     let lost = Call { ended: None, ..write(1, 10, 0) };

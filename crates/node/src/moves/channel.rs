@@ -80,7 +80,7 @@ pub async fn call(secret: &[u8], address: &str) -> Result<(Says, Hears), MoveCha
     timeout(CONNECT_WITHIN, calling).await.unwrap_or(Err(MoveChannelError::TimedOut))
 }
 
-/// Sends this node's hello to a node that has connected and sent `hello`.
+/// Answers a node that has connected and sent the hello `theirs`. Returns both directions of the channel.
 pub async fn respond(
     secret: &[u8],
     mut stream: TcpStream,

@@ -36,6 +36,7 @@ pub struct Described {
     reads_beside_claim: bool,
     share_grain: Option<u64>,
     share_lease_ms: u64,
+    /// Block size in bytes.
     pub block_size: u32,
     pub blocks: u64,
     /// Estimated number of bytes to copy.

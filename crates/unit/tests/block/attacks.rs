@@ -54,6 +54,7 @@ fn cve_2025_68782_addresses_and_lengths_near_the_largest_integers() {
             list.extend([0; 4]);
             let unmap = [0x42, 0, 0, 0, 0, 0, 0, 0, list.len() as u8, 0];
             host.fails_cdb(&unmap, &list);
+            // READ, WRITE, VERIFY, WRITE AND VERIFY, PRE-FETCH and WRITE SAME, each with 16 bytes.
             for opcode in [0x88, 0x8a, 0x8f, 0x8e, 0x90, 0x93] {
                 let mut cdb = [0; 16];
                 cdb[0] = opcode;

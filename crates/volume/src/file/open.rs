@@ -90,6 +90,7 @@ pub enum FileVolumeOpenError {
         path: PathBuf,
         /// The size of the file in bytes.
         found: u64,
+        /// The required size in bytes.
         expected: u64,
     },
 }

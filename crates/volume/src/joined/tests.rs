@@ -110,6 +110,7 @@ fn member(name: &str, lower: &Arc<Noted>) -> Option<JoinedVolumeMember> {
     Some(JoinedVolumeMember { name: name.into(), lower, granted, opening, is_dirty })
 }
 
+/// Joins two members, with an empty region between them.
 fn joined(a: &Arc<Noted>, b: &Arc<Noted>) -> JoinedVolume {
     JoinedVolume::new(vec![member("a", a), None, member("b", b)]).expect("they can be joined")
 }

@@ -4,6 +4,7 @@
 
 use volume::{EngineKind, FileVolume, FileVolumeOptions};
 
+/// Returns the I/O engines that this kernel allows.
 pub fn engines() -> Vec<EngineKind> {
     if uring_is_there() {
         vec![EngineKind::Uring, EngineKind::Psync]

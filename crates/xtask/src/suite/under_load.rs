@@ -20,7 +20,7 @@ const ROUNDS: u32 = 400;
 /// turn.
 const LENGTH_KIB: u32 = 64;
 const PLACES: u32 = 64;
-/// A flush follows after this number of rounds.
+/// The load flushes each time that it has made this number of rounds.
 const FLUSH_EVERY: u32 = 16;
 
 /// Number of rounds before the first restart of the server, and between the first and the second.

@@ -104,6 +104,7 @@ impl Node {
     }
 }
 
+/// Copies sector `at` of an extent to its place in the content of the volume.
 fn put(bytes: &mut [u8], extent: &Extent, data: Option<&Data>, at: u64) {
     let to = (extent.lba.0 + at) as usize * SECTOR;
     match data {

@@ -60,10 +60,12 @@ impl Far {
         self.blocks.store(blocks, Ordering::SeqCst);
     }
 
+    /// Cuts the link to the far volume, or restores it.
     pub fn set_away(&self, away: bool) {
         self.away.store(away, Ordering::SeqCst);
     }
 
+    /// Makes writes and flushes fail, or succeed again.
     pub fn set_failing(&self, failing: bool) {
         self.failing.store(failing, Ordering::SeqCst);
     }
@@ -115,6 +117,7 @@ impl Far {
         std::mem::take(&mut self.calls.lock())
     }
 
+    /// Returns the calls that `take_calls` would return, and keeps them in the list.
     pub fn peek_calls(&self) -> Vec<Call> {
         self.calls.lock().clone()
     }

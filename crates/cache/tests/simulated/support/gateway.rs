@@ -72,6 +72,7 @@ impl Gateway {
     }
 }
 
+/// Returns `blocks` blocks of 512 bytes, in which every byte is `byte`.
 pub fn filled(byte: u8, blocks: usize) -> Data {
     vec![byte; blocks * 512].into()
 }

@@ -89,6 +89,7 @@ pub struct Hardware {
     log: Arc<CrashVolume>,
     lower: Arc<CrashVolume>,
     nvram: Arc<Mutex<NvramState>>,
+    /// The log disk fails writes until this time.
     log_fails: Arc<Mutex<Option<Instant>>>,
     tier: Arc<Rotting>,
     confirmed: Arc<Confirmed>,

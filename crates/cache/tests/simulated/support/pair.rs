@@ -52,6 +52,8 @@ pub enum Nvram {
     SurvivesProcess,
 }
 
+/// One of the three links between the two gateways and the node.
+/// One of the three links between the two gateways and the node.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {
     Gateways,

@@ -155,6 +155,7 @@ impl Trial {
 /// While the node is on: the number of its start, and its cache.
 type Up = Option<(u64, Arc<Cache>)>;
 
+/// A gateway, a node, and the link between them.
 pub struct Site {
     pub trial: Trial,
     pub gateway: Hardware,

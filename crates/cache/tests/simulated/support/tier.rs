@@ -30,6 +30,7 @@ impl Rotting {
         Arc::new(Self { memory: MemVolume::new(geometry), percent, rng, sleep })
     }
 
+    /// Returns a disk without corruption whose calls each take the time `sleep`.
     pub fn slow(slots: u64, sleep: std::time::Duration) -> Arc<Self> {
         let rotting = Arc::into_inner(Self::new(slots, 0, 1)).expect("it is new");
         Arc::new(Self { sleep, ..rotting })

@@ -26,6 +26,7 @@ pub(super) struct Far {
     pub(super) rng: Mutex<Rng>,
 }
 
+/// The claim that the gateway requested last.
 pub(super) struct Asked {
     claim: Arc<Claim>,
     holding: Holding,
