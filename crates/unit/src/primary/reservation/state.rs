@@ -26,7 +26,7 @@ pub(super) struct ReservationState {
     pub(super) persist: bool,
 }
 
-/// The port names of a nexus, which stay the same when its sessions end.
+/// The ports of a nexus, which stay the same when its sessions end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Path {
     /// Name of the initiator port.
