@@ -83,7 +83,7 @@ impl Btf {
         self.find(STRUCT, name)
     }
 
-    /// Returns the number of the kernel's function `name`.
+    /// Returns the BTF type number of the kernel's function `name`.
     #[must_use]
     pub fn function(&self, name: &str) -> Option<TypeId> {
         self.find(FUNC, name)
