@@ -242,12 +242,12 @@ pub fn unopened(serial: &str, error: &OpenError) -> Failure {
             "name the volume of the drive in `stack`; a new drive needs a volume of zeros, such as a file that does \
              not exist yet"
         }
-        OpenError::NewerVersion { .. } => own_remedy,
+        OpenError::NewerVersion { .. } | OpenError::OlderVersion { .. } => own_remedy,
         OpenError::TooSmall { .. } => "make the volume larger: change `size` in `stack`",
         OpenError::Truncated { .. } => {
             "the end of the volume is missing: restore the whole file or device, or correct the slice"
         }
-        OpenError::Superblocks | OpenError::Tables(_) => {
+        OpenError::Superblocks | OpenError::Tables(_) | OpenError::Log => {
             "restore the volume from a copy; `forebay check` examines a copy without changing it"
         }
         OpenError::Volume(_) => "check the disk below the drive, and start again",

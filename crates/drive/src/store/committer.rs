@@ -1,10 +1,12 @@
-//! The thread that makes changes stable: one commit for all changes since the last one.
+//! The thread that makes changes stable: one commit for all changes since the last one. A commit is a record of the log,
+//! or a *fold*, which writes the changes and all rows of the log to the tables.
 
 use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, mpsc},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use object::Timestamp;
@@ -12,12 +14,15 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     block_on::block_on,
+    change_log::ChangeLog,
+    chunk::BlockEntry,
     disk::BLOCK,
     groups::{BlockRun, Groups},
     key,
     row_store::Rows,
     tables::{Tables, commit_rows, first_rows, identifiers_to_reserve, open_database},
     transaction::TAG_BYTES,
+    unsynced::UnsyncedBlocks,
 };
 
 /// A job of the committer.
@@ -50,7 +55,22 @@ pub(crate) fn start(
 }
 
 fn run(tables: &Tables, jobs: &mpsc::Receiver<CommitJob>) {
-    while let Ok(first) = jobs.recv() {
+    let mut has_records = false;
+    loop {
+        let first = match has_records {
+            true => jobs.recv_timeout(IDLE),
+            false => jobs.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+        };
+        let first = match first {
+            Ok(first) => first,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                commit(tables, Demand::Fold);
+                // A fold that failed is tried again with the next commit.
+                has_records = false;
+                continue;
+            }
+        };
         let (mut wanted, mut forced) = (false, false);
         for job in std::iter::once(first).chain(jobs.try_iter()) {
             match job {
@@ -62,7 +82,7 @@ fn run(tables: &Tables, jobs: &mpsc::Receiver<CommitJob>) {
                 }
                 CommitJob::Stop(reply) => {
                     if reply.is_some() {
-                        commit(tables, false);
+                        commit(tables, Demand::Fold);
                     }
                     // Dropping the database may write, so it must not happen on a thread of an async runtime.
                     drop(tables.database.lock().take());
@@ -75,29 +95,53 @@ fn run(tables: &Tables, jobs: &mpsc::Receiver<CommitJob>) {
             }
         }
         if wanted {
-            commit(tables, forced);
+            commit(tables, if forced { Demand::Always } else { Demand::Changes });
         }
+        has_records = tables.log.lock().records() > 0 && tables.mutation.folds_when_idle();
     }
+}
+
+/// The reason for a commit.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Demand {
+    /// Changes, if there are any.
+    Changes,
+    /// Also if nothing has changed.
+    Always,
+    /// The log is to be empty afterwards.
+    Fold,
 }
 
 /// A commit at work.
 struct Frozen {
     rows: Arc<Rows>,
+    /// Memory of these rows and of the rows of the log.
+    bytes: usize,
+    /// The data blocks that a record lists; `None`: too many.
+    unsynced: Option<Vec<BlockEntry>>,
     version: u64,
     epoch: u64,
     reserved_id: u64,
 }
 
-fn commit(tables: &Tables, force: bool) {
-    let Some(frozen) = freeze(tables, force) else { return };
-    let result = reopen(tables).and_then(|()| {
-        commit_rows(&tables.database, &frozen.rows, false).map_err(|e| e.to_string())
-    });
+/// Where a commit has put its rows.
+enum Committed {
+    Log,
+    Tables,
+}
+
+fn commit(tables: &Tables, demand: Demand) {
+    let mut log = tables.log.lock();
+    let Some(frozen) = freeze(tables, &log, demand) else { return };
+    let result = write(tables, &mut log, &frozen, demand);
     let mut state = tables.state.lock();
     match result {
-        Ok(()) => {
+        Ok(place) => {
             drop(frozen.rows);
-            state.rows.committed();
+            match place {
+                Committed::Log => state.rows.was_logged(),
+                Committed::Tables => state.rows.committed(),
+            }
             state.counters.reserved_id = frozen.reserved_id;
             state.committed_epoch = frozen.epoch;
             drop(state);
@@ -109,8 +153,6 @@ fn commit(tables: &Tables, force: bool) {
         }
         Err(error) => {
             state.rows.thaw();
-            // A database that failed refuses everything until it is opened again.
-            drop(tables.database.lock().take());
             drop(state);
             tables.progress.send_modify(|progress| {
                 progress.failures += 1;
@@ -120,12 +162,62 @@ fn commit(tables: &Tables, force: bool) {
     }
 }
 
-fn freeze(tables: &Tables, force: bool) -> Option<Frozen> {
+/// Writes a record of the log, or folds the log if the record has no room.
+fn write(
+    tables: &Tables,
+    log: &mut ChangeLog,
+    frozen: &Frozen,
+    demand: Demand,
+) -> Result<Committed, String> {
+    let most = tables.most_changes() / 2;
+    let has_room = demand != Demand::Fold
+        && !log.must_fold()
+        && !tables.mutation.folds_after(log.records())
+        && frozen.bytes <= most;
+    let blocks = frozen.unsynced.as_deref();
+    let record = has_room.then(|| log.record(&frozen.rows, blocks.unwrap_or_default())).flatten();
+    let Some(record) = record else { return fold(tables, log).map(|()| Committed::Tables) };
+    let written = log.append(&tables.disk, record, blocks.is_none(), &tables.mutation);
+    written.map(|()| Committed::Log).map_err(|error| error.to_string())
+}
+
+/// Writes the frozen rows and all rows of the log to the tables.
+fn fold(tables: &Tables, log: &mut ChangeLog) -> Result<(), String> {
+    log.check()?;
+    reopen(tables)?;
+    let rows = tables.state.lock().rows.freeze_logged();
+    commit_to_tables(tables, log, &rows, false)
+}
+
+fn commit_to_tables(
+    tables: &Tables,
+    log: &mut ChangeLog,
+    rows: &Rows,
+    clear: bool,
+) -> Result<(), String> {
+    let generation = log.begin_fold(&tables.mutation);
+    if let Err(error) = commit_rows(&tables.database, rows, generation, clear) {
+        // A database that failed refuses everything until it is opened again.
+        drop(tables.database.lock().take());
+        return Err(error.to_string());
+    }
+    log.folded();
+    Ok(())
+}
+
+fn freeze(tables: &Tables, log: &ChangeLog, demand: Demand) -> Option<Frozen> {
     let mut state = tables.state.lock();
     let state = &mut *state;
-    if state.rows.delta.is_empty() && state.groups.pending() == 0 && !force {
+    let is_changed = !state.rows.delta.is_empty() || state.groups.pending() > 0;
+    let is_wanted = match demand {
+        Demand::Changes => is_changed,
+        Demand::Always => true,
+        Demand::Fold => is_changed || log.records() > 0,
+    };
+    if !is_wanted {
         return None;
     }
+    let bytes = state.rows.delta_bytes + state.rows.logged_bytes();
     let epoch = state.epochs.epoch();
     state.epochs.advance();
     for (key, row) in state.groups.freeze(epoch) {
@@ -135,7 +227,14 @@ fn freeze(tables: &Tables, force: bool) -> Option<Frozen> {
     let mut counters = state.counters;
     counters.reserved_id = reserved_id;
     state.rows.put(key::counters(), Some(counters.encode(state.groups.used)));
-    Some(Frozen { rows: state.rows.freeze(), version: state.version, epoch, reserved_id })
+    Some(Frozen {
+        rows: state.rows.freeze(),
+        bytes,
+        unsynced: state.unsynced.take(),
+        version: state.version,
+        epoch,
+        reserved_id,
+    })
 }
 
 /// Makes blocks usable that were freed by changes which are stable now, after discarding long runs of them.
@@ -181,6 +280,8 @@ fn reopen(tables: &Tables) -> Result<(), String> {
 }
 
 fn format(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> Result<(), String> {
+    let mut log = tables.log.lock();
+    log.check()?;
     reopen(tables)?;
     let (mut counters, mut rows) = first_rows(now);
     {
@@ -199,13 +300,12 @@ fn format(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> Result<(), S
             ..counters
         };
         rows.insert(key::counters(), Some(counters.encode(0)));
-        let records = state.rows.delta.iter().filter(|(key, _)| key::is_record(key));
-        rows.extend(records.map(|(key, row)| (key.clone(), row.clone())));
+        for layer in state.rows.layers() {
+            let records = layer.iter().filter(|(key, _)| key::is_record(key));
+            rows.extend(records.map(|(key, row)| (key.clone(), row.clone())));
+        }
     }
-    if let Err(error) = commit_rows(&tables.database, &rows, true) {
-        drop(tables.database.lock().take());
-        return Err(error.to_string());
-    }
+    commit_to_tables(tables, &mut log, &rows, true).inspect_err(|_| log.format_failed())?;
     let (start, blocks) = (tables.layout.data_start, tables.layout.data_blocks);
     if tables.disk.volume().geometry().thin {
         // A discard that fails only leaves space allocated below.
@@ -214,9 +314,13 @@ fn format(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> Result<(), S
     let mut state = tables.state.lock();
     state.rows.clear();
     state.groups = Groups::new(blocks, 0);
+    state.unsynced = UnsyncedBlocks::default();
     state.counters = counters;
     Ok(())
 }
 
+/// A drive without commits for this long folds its log: the next start is quick then, and no block of data that decays
+/// can look like one that was never written. Much longer than pauses between the commands of a client at work.
+const IDLE: Duration = Duration::from_secs(1);
 /// Shorter runs are not discarded: the next data would overwrite them soon, and each discard costs a call.
 const LEAST_DISCARD: u64 = 1 << 20;

@@ -168,8 +168,7 @@ impl DriveCore {
             let state = self.tables.state.lock();
             (state.rows.delta_bytes, state.groups.pending())
         };
-        // A commit needs room for its rows in the tables.
-        let most = MOST_DELTA.min((self.tables.layout.tables_bytes / 16) as usize);
+        let most = self.tables.most_changes();
         if bytes > most {
             self.commit(false).await?;
         } else if bytes > most / 2 || freed > MOST_FREED {
@@ -256,5 +255,3 @@ const MOST_JOIN: Duration = Duration::from_secs(1);
 const MOST_WAITS: u32 = 4;
 /// Freed blocks (64 MiB) above which a commit begins, so that they can be used again.
 const MOST_FREED: u64 = 16 << 10;
-/// Bytes of changes in memory above which commands wait for a commit.
-const MOST_DELTA: usize = 12 << 20;

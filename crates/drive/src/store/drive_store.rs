@@ -209,11 +209,18 @@ fn open_tables(
     let database = Mutex::new(Some(database));
     if is_new {
         let (_, rows) = first_rows(now);
-        commit_rows(&database, &rows, false)
+        commit_rows(&database, &rows, first_generation()?, false)
             .map_err(|error| OpenError::Tables(error.to_string()))?;
     }
     let database = database.into_inner().expect("it was just opened");
     Tables::new(disk, layout, mutation, database)
+}
+
+/// Returns the generation of a new log: a random number, so that records of an earlier drive on this volume do not count.
+fn first_generation() -> Result<u64, OpenError> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| OpenError::Tables(error.to_string()))?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 fn start(
@@ -252,3 +259,44 @@ fn start(
 
 /// Many more than commands at work at once, so that appends to different objects seldom share a lock.
 const APPEND_LOCKS: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use object::Timestamp;
+    use volume::{Geometry, MemVolume};
+
+    use super::*;
+    use crate::store::options::{Clock, DriveIdentity, Limits};
+
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_ms(1_700_000_000_000)
+        }
+    }
+
+    fn options() -> DriveOptions {
+        let identity = DriveIdentity {
+            system_id: *b"f181000e464f52454241",
+            vendor: "FOREBAY".into(),
+            product: "object drive".into(),
+            revision: "1".into(),
+            serial: "42".into(),
+        };
+        DriveOptions { limits: Limits::default(), identity, clock: Arc::new(Stopped) }
+    }
+
+    #[tokio::test]
+    async fn an_idle_drive_folds_its_log() {
+        let volume: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 15)));
+        let store = DriveStore::open(volume, options()).await.unwrap();
+        let tables = &store.core.tables;
+        let mut progress = tables.progress.subscribe();
+        store.put_record("name", Bytes::from_static(b"value")).await.unwrap();
+        progress.borrow_and_update();
+        assert_eq!(tables.log.lock().records(), 1);
+        progress.changed().await.unwrap();
+        assert_eq!(tables.log.lock().records(), 0);
+    }
+}

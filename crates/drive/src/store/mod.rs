@@ -1,9 +1,10 @@
 //! The object store on a volume.
 //!
-//! Layout: a superblock in two copies, tables (redb on a part of the volume), and blocks of data. A row of the tables
+//! Layout: a superblock in two copies, a log, tables (redb on a part of the volume), and blocks of data. A row of the tables
 //! is about an object, an attribute, the places of 1 MiB of data (a *chunk*), or the free blocks of 128 MiB (a
-//! *group*). Changes collect in memory; a commit writes all of them to the tables at once. So after a crash, the drive
-//! is as it was after some commit, and of each object a consistent prefix of its changes remains.
+//! *group*). Changes collect in memory; a commit writes all of them to the log at once, and from time to time the rows
+//! of the log go to the tables. So after a crash, the drive is as it was after some commit, and of each object a
+//! consistent prefix of its changes remains.
 
 mod options;
 mod mutant;
@@ -15,7 +16,10 @@ mod key;
 mod object_row;
 mod chunk;
 mod groups;
+mod unsynced;
 mod row_store;
+mod log_record;
+mod change_log;
 mod transaction;
 mod work_row;
 mod sharing;

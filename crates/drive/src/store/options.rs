@@ -77,12 +77,19 @@ pub enum OpenError {
          start a newer version of this program"
     )]
     NewerVersion { version: u32, known: u32 },
+    #[error(
+        "the volume holds an object drive of format version {version}, which this program cannot read: it knows \
+         version {known}\nserve a new drive on a volume of zeros, and copy the objects with the program of the old one"
+    )]
+    OlderVersion { version: u32, known: u32 },
     #[error("the volume has {bytes} bytes, and an object drive needs at least {least}")]
     TooSmall { bytes: u64, least: u64 },
     #[error("the volume has {bytes} bytes, but the object drive on it was made for {formatted}")]
     Truncated { bytes: u64, formatted: u64 },
     #[error("both superblocks of the object drive are damaged")]
     Superblocks,
+    #[error("the log of the object drive is damaged: acknowledged changes in it are lost")]
+    Log,
     #[error("the tables of the object drive are damaged: {0}")]
     Tables(String),
     #[error("the volume failed: {0}")]

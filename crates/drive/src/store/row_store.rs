@@ -1,4 +1,5 @@
-//! The rows in memory: changes that are not stable yet, and a bounded cache of stable rows.
+//! The rows in memory: changes that are not stable yet, changes that are in the log but not in the tables, and a bounded
+//! cache of rows of the tables.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -29,7 +30,7 @@ pub(crate) enum Need {
 /// Rows that were read from the tables for one command.
 #[derive(Debug, Default)]
 pub(crate) struct LoadedRows {
-    /// The number of commits when the rows were read.
+    /// The number of changes of the tables when the rows were read.
     pub(crate) generation: u64,
     pub(crate) rows: HashMap<Key, Option<Bytes>>,
     pub(crate) ranges: Vec<LoadedRange>,
@@ -54,9 +55,12 @@ pub(crate) struct RowStore {
     pub(crate) delta: Rows,
     pub(crate) delta_bytes: usize,
     /// The rows that are being committed.
-    pub(crate) frozen: Option<Arc<Rows>>,
+    frozen: Option<Arc<Rows>>,
+    /// Rows that are in the log and not in the tables. They are older than the frozen ones.
+    logged: Rows,
+    logged_bytes: usize,
     cache: RowCache,
-    /// The number of commits: rows read from the tables in another generation may be out of date.
+    /// The number of changes of the tables: rows read from them in another generation may be out of date.
     pub(crate) generation: u64,
 }
 
@@ -66,14 +70,28 @@ impl RowStore {
             delta: Rows::new(),
             delta_bytes: 0,
             frozen: None,
+            logged: Rows::new(),
+            logged_bytes: 0,
             cache: RowCache::new(cache_bytes),
             generation: 0,
         }
     }
 
-    /// Returns a changed row, unless it is unchanged since the last commit.
+    /// Returns a row that differs from the tables. The inner value is `None` if the row was removed.
     pub(crate) fn changed(&self, key: &Key) -> Option<&Option<Bytes>> {
-        self.delta.get(key).or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.get(key)))
+        let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(key));
+        self.delta.get(key).or_else(frozen).or_else(|| self.logged.get(key))
+    }
+
+    /// Returns all rows that differ from the tables, in layers: a later layer replaces rows of an earlier one.
+    pub(crate) fn layers(&self) -> impl Iterator<Item = &Rows> {
+        let frozen = self.frozen.as_deref();
+        std::iter::once(&self.logged).chain(frozen).chain([&self.delta])
+    }
+
+    /// Returns the memory that rows take which are in the log and not in the tables.
+    pub(crate) fn logged_bytes(&self) -> usize {
+        self.logged_bytes
     }
 
     /// Returns a row if it is in memory.
@@ -85,11 +103,7 @@ impl RowStore {
     }
 
     pub(crate) fn put(&mut self, key: Key, row: Option<Bytes>) {
-        let size = row_bytes(&key, row.as_ref());
-        self.delta_bytes += size;
-        if let Some(Some(old)) = self.delta.insert(key, row) {
-            self.delta_bytes = self.delta_bytes.saturating_sub(old.len());
-        }
+        insert(&mut self.delta, &mut self.delta_bytes, key, row);
     }
 
     /// Keeps a row that was read from the tables in the present generation.
@@ -103,6 +117,26 @@ impl RowStore {
         self.delta_bytes = 0;
         self.frozen = Some(Arc::clone(&rows));
         rows
+    }
+
+    /// Adds the rows of the log to the frozen ones, for a fold. Returns all of them.
+    pub(crate) fn freeze_logged(&mut self) -> Arc<Rows> {
+        let mut rows = std::mem::take(&mut self.logged);
+        self.logged_bytes = 0;
+        if let Some(frozen) = self.frozen.take() {
+            rows.extend(frozen.iter().map(|(key, row)| (key.clone(), row.clone())));
+        }
+        let rows = Arc::new(rows);
+        self.frozen = Some(Arc::clone(&rows));
+        rows
+    }
+
+    /// Notes that the frozen rows are in the log.
+    pub(crate) fn was_logged(&mut self) {
+        let Some(frozen) = self.frozen.take() else { return };
+        for (key, row) in frozen.iter() {
+            insert(&mut self.logged, &mut self.logged_bytes, key.clone(), row.clone());
+        }
     }
 
     /// Notes that the frozen rows are in the tables.
@@ -133,8 +167,19 @@ impl RowStore {
         self.delta.clear();
         self.delta_bytes = 0;
         self.frozen = None;
+        self.logged.clear();
+        self.logged_bytes = 0;
         self.cache.clear();
         self.generation += 1;
+    }
+}
+
+/// Replaces a row in a layer, and counts its memory.
+fn insert(rows: &mut Rows, bytes: &mut usize, key: Key, row: Option<Bytes>) {
+    let (size, key_bytes) = (row_bytes(&key, row.as_ref()), row_bytes(&key, None));
+    *bytes += size;
+    if let Some(old) = rows.insert(key, row) {
+        *bytes = bytes.saturating_sub(key_bytes + old.map_or(0, |old| old.len()));
     }
 }
 
@@ -209,6 +254,39 @@ mod tests {
         rows.freeze();
         rows.committed();
         assert_eq!((rows.get(&key(1)), rows.get(&key(2))), (Some(None), None));
+    }
+
+    #[test]
+    fn a_row_of_the_log_is_found_until_a_fold_puts_it_into_the_tables() {
+        let mut rows = RowStore::new(1 << 20);
+        rows.put(key(1), Some(Bytes::from_static(b"first")));
+        rows.put(key(2), Some(Bytes::from_static(b"kept")));
+        rows.freeze();
+        rows.was_logged();
+        assert_eq!(
+            (rows.generation, rows.delta_bytes > 0, rows.logged_bytes() > 0),
+            (0, false, true)
+        );
+        rows.put(key(1), None);
+        assert_eq!(rows.changed(&key(1)), Some(&None));
+        assert_eq!(rows.changed(&key(2)), Some(&Some(Bytes::from_static(b"kept"))));
+        rows.freeze();
+        let all = rows.freeze_logged();
+        assert_eq!((all.len(), &all[&key(1)], rows.logged_bytes()), (2, &None, 0));
+        assert_eq!(rows.changed(&key(2)), Some(&Some(Bytes::from_static(b"kept"))));
+        drop(all);
+        rows.committed();
+        assert_eq!((rows.changed(&key(2)), rows.generation), (None, 1));
+        assert_eq!(rows.get(&key(2)), Some(Some(Bytes::from_static(b"kept"))));
+    }
+
+    #[test]
+    fn a_row_that_changes_often_is_counted_once() {
+        let mut rows = RowStore::new(1 << 20);
+        rows.put(key(1), Some(Bytes::from_static(b"first")));
+        let once = rows.delta_bytes;
+        (0..10).for_each(|_| rows.put(key(1), Some(Bytes::from_static(b"other"))));
+        assert_eq!(rows.delta_bytes, once);
     }
 
     #[test]

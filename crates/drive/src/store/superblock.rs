@@ -5,7 +5,8 @@
 //! | 0 | superblock, first copy |
 //! | 4096 | superblock, second copy |
 //! | 8192, 12288 | length of the tables, two copies |
-//! | 65536 | tables |
+//! | 65536 | log |
+//! | behind the log | tables |
 //! | `data_start` | blocks of data |
 //!
 //! A superblock has 80 bytes, the rest of its block is zero. Numbers are little-endian:
@@ -22,7 +23,10 @@
 //! | 48..56 | bytes of the tables |
 //! | 56..64 | first byte of data |
 //! | 64..72 | number of data blocks |
+//! | 72..76 | bytes of the log |
 //! | 76..80 | CRC32C of bytes 0..76 |
+
+use std::ops::Range;
 
 use bytes::Bytes;
 use volume::{Data, Durability};
@@ -33,9 +37,9 @@ use super::{
     options::OpenError,
 };
 
-pub(crate) const VERSION: u32 = 1;
-/// First byte of the tables.
-pub(crate) const TABLES_START: u64 = 64 << 10;
+pub(crate) const VERSION: u32 = 2;
+/// First byte of the log.
+const LOG_START: u64 = 64 << 10;
 /// Offsets of the two copies of the length of the tables.
 pub(crate) const LENGTH_COPIES: [u64; 2] = [2 * BLOCK, 3 * BLOCK];
 
@@ -48,6 +52,12 @@ const LEAST_TABLES: u64 = 4 << 20;
 /// Largest region of the file of redb, and room for the headers of a region.
 const REGION: u64 = 4 << 30;
 const REGION_HEADERS: u64 = 1 << 20;
+/// One byte of log for this many bytes of the volume, in bounds. The log holds changed rows between two folds. 1 MiB is
+/// room for some hundred small commands, so that folds cost them little. Rows of more than 16 MiB would take more memory
+/// than the drive keeps for changed rows, and more time at the start.
+const LOG_SHARE: u64 = 256;
+const LEAST_LOG: u64 = 1 << 20;
+const MOST_LOG: u64 = 16 << 20;
 /// One byte of tables for this many bytes of the volume: enough for objects of 16 KiB with four attributes.
 const TABLES_SHARE: u64 = 16;
 
@@ -69,6 +79,7 @@ pub(crate) struct Superblock {
     pub(crate) tables_bytes: u64,
     pub(crate) data_start: u64,
     pub(crate) data_blocks: u64,
+    pub(crate) log_bytes: u32,
 }
 
 /// The content of the places of the superblocks.
@@ -84,7 +95,8 @@ impl Superblock {
             return Err(OpenError::TooSmall { bytes: volume_bytes, least: LEAST_VOLUME });
         }
         let tables_bytes = tables_bytes(volume_bytes);
-        let data_start = TABLES_START + tables_bytes;
+        let log_bytes = (volume_bytes / LOG_SHARE).clamp(LEAST_LOG, MOST_LOG) / BLOCK * BLOCK;
+        let data_start = LOG_START + log_bytes + tables_bytes;
         Ok(Self {
             state: DriveState::Formatting,
             boot_epoch: 0,
@@ -94,7 +106,18 @@ impl Superblock {
             tables_bytes,
             data_start,
             data_blocks: (volume_bytes - data_start) / BLOCK,
+            log_bytes: log_bytes as u32,
         })
+    }
+
+    /// Returns the bytes of the volume that the log has.
+    pub(crate) fn log(&self) -> Range<u64> {
+        LOG_START..LOG_START + u64::from(self.log_bytes)
+    }
+
+    /// Returns the bytes of the volume that the tables have.
+    pub(crate) fn tables(&self) -> Range<u64> {
+        self.log().end..self.log().end + self.tables_bytes
     }
 
     fn encode(&self) -> [u8; SIZE] {
@@ -109,6 +132,7 @@ impl Superblock {
         bytes[48..56].copy_from_slice(&self.tables_bytes.to_le_bytes());
         bytes[56..64].copy_from_slice(&self.data_start.to_le_bytes());
         bytes[64..72].copy_from_slice(&self.data_blocks.to_le_bytes());
+        bytes[72..76].copy_from_slice(&self.log_bytes.to_le_bytes());
         let crc = crc32c(&bytes[..76]);
         bytes[76..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -125,6 +149,9 @@ impl Superblock {
         if version > VERSION {
             return Some(Err(OpenError::NewerVersion { version, known: VERSION }));
         }
+        if version < VERSION {
+            return Some(Err(OpenError::OlderVersion { version, known: VERSION }));
+        }
         let state = match bytes[14] {
             1 => DriveState::Formatting,
             2 => DriveState::InUse,
@@ -140,13 +167,16 @@ impl Superblock {
             tables_bytes: number(48),
             data_start: number(56),
             data_blocks: number(64),
+            log_bytes: short(72),
         };
         found.is_consistent().then_some(Ok(found))
     }
 
     fn is_consistent(&self) -> bool {
         let data_bytes = self.data_blocks.checked_mul(BLOCK);
-        TABLES_START.checked_add(self.tables_bytes) == Some(self.data_start)
+        self.log().end.checked_add(self.tables_bytes) == Some(self.data_start)
+            && u64::from(self.log_bytes) <= MOST_LOG
+            && u64::from(self.log_bytes).is_multiple_of(BLOCK)
             && self.data_start.is_multiple_of(BLOCK)
             && data_bytes
                 .and_then(|bytes| bytes.checked_add(self.data_start))
@@ -159,7 +189,7 @@ impl Superblock {
         if bytes < LEAST_VOLUME {
             return Err(OpenError::TooSmall { bytes, least: LEAST_VOLUME });
         }
-        let head = disk.read(0, TABLES_START).await?.into_bytes();
+        let head = disk.read(0, LOG_START).await?.into_bytes();
         let mut newest: Option<Self> = None;
         let mut has_magic = false;
         for at in COPIES.map(|at| at as usize) {
@@ -211,10 +241,10 @@ fn tables_bytes(volume_bytes: u64) -> u64 {
     }
 }
 
-/// Returns true if the begin, the begin of the tables and the end of the volume are zero.
+/// Returns true if the begin, the log's begin and the end of the volume are zero.
 async fn is_blank(disk: &DriveDisk, head: &Bytes) -> Result<bool, volume::Error> {
     let is_zero = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-    let body = disk.read(TABLES_START, 1 << 20).await?.into_bytes();
+    let body = disk.read(LOG_START, 1 << 20).await?.into_bytes();
     let last = (disk.bytes() / BLOCK - 16) * BLOCK;
     let tail = disk.read(last, 16 * BLOCK).await?.into_bytes();
     Ok(is_zero(head) && is_zero(&body) && is_zero(&tail))
@@ -244,6 +274,27 @@ mod tests {
         let crc = crc32c(&bytes[..76]);
         bytes[76..].copy_from_slice(&crc.to_le_bytes());
         let found = Superblock::decode(&bytes);
-        assert!(matches!(found, Some(Err(OpenError::NewerVersion { version: 9, known: 1 }))));
+        assert!(matches!(found, Some(Err(OpenError::NewerVersion { version: 9, known: 2 }))));
+    }
+
+    #[test]
+    fn an_older_version_is_refused_by_name() {
+        let mut bytes = Superblock::plan(64 << 20, [7; 16]).unwrap().encode();
+        bytes[8] = 1;
+        let crc = crc32c(&bytes[..76]);
+        bytes[76..].copy_from_slice(&crc.to_le_bytes());
+        let found = Superblock::decode(&bytes);
+        assert!(matches!(found, Some(Err(OpenError::OlderVersion { version: 1, known: 2 }))));
+    }
+
+    #[test]
+    fn the_parts_of_a_volume_follow_each_other() {
+        for (bytes, log) in [(8 << 20, 1 << 20), (1 << 30, 4 << 20), (1 << 40, 16 << 20)] {
+            let planned = Superblock::plan(bytes, [7; 16]).unwrap();
+            assert_eq!((planned.log().start, u64::from(planned.log_bytes)), (64 << 10, log));
+            assert_eq!(planned.log().end, planned.tables().start);
+            assert_eq!(planned.tables().end, planned.data_start);
+            assert!(planned.is_consistent() && planned.data_blocks > 100);
+        }
     }
 }

@@ -8,6 +8,7 @@ use redb::{Builder, Database, ReadableDatabase, TableDefinition};
 use tokio::sync::watch;
 
 use super::{
+    change_log::{self, ChangeLog},
     disk::DriveDisk,
     groups::{Groups, ReaderEpochs},
     key,
@@ -16,12 +17,15 @@ use super::{
     object_row::ObjectRow,
     options::OpenError,
     row_store::{RowStore, Rows},
-    superblock::{Superblock, TABLES_START},
+    superblock::Superblock,
     transaction::{Counters, DriveTables, IDENTIFIER_STEP, TAG_BYTES},
+    unsynced::UnsyncedBlocks,
 };
 
 pub(crate) const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
+/// The generation of the log that continues the tables.
+const LOG: TableDefinition<'_, (), u64> = TableDefinition::new("log");
 
 /// Everything that the two threads of the tables share with the commands.
 pub(crate) struct Tables {
@@ -31,6 +35,8 @@ pub(crate) struct Tables {
     pub(crate) state: Mutex<DriveTables>,
     /// `None` after a failure, until it is opened again. Lock order: `state`, then `database`.
     pub(crate) database: Mutex<Option<Database>>,
+    /// Only the committer uses it.
+    pub(crate) log: Mutex<ChangeLog>,
     pub(crate) progress: watch::Sender<CommitProgress>,
     /// Wakes FORMAT OSD when the last reservation was given back.
     pub(crate) idle: tokio::sync::Notify,
@@ -53,8 +59,7 @@ pub(crate) fn open_database(
     mutation: &Arc<DriveMutation>,
     is_new: bool,
 ) -> Result<Database, OpenError> {
-    let region = TABLES_START..TABLES_START + layout.tables_bytes;
-    let file = MetadataFile::open(disk, region, mutation)?;
+    let file = MetadataFile::open(disk, layout.tables(), mutation)?;
     let damaged = |error: &dyn std::fmt::Display| OpenError::Tables(error.to_string());
     if is_new {
         file.clear().map_err(|error| damaged(&error))?;
@@ -66,7 +71,7 @@ pub(crate) fn open_database(
 }
 
 impl Tables {
-    /// Makes the state of a drive from its database. Blocks.
+    /// Makes the state of a drive from its database and its log. Blocks.
     pub(crate) fn new(
         disk: Arc<DriveDisk>,
         layout: Superblock,
@@ -74,13 +79,24 @@ impl Tables {
         database: Database,
     ) -> Result<Self, OpenError> {
         let damaged = |error: redb::Error| OpenError::Tables(error.to_string());
-        let row = read_row(&database, &key::counters()).map_err(damaged)?;
+        let lacks = |what: &str| OpenError::Tables(format!("{what} is missing"));
+        let generation = read_generation(&database).map_err(damaged)?;
+        let generation = generation.ok_or_else(|| lacks("the generation of the log"))?;
+        let mut rows = RowStore::new(ROW_CACHE);
+        for (key, row) in change_log::recover(&disk, &layout, generation, &mutation)? {
+            rows.put(key, row);
+        }
+        let row = match rows.changed(&key::counters()) {
+            Some(row) => row.as_ref().map(|row| row.to_vec()),
+            None => read_row(&database, &key::counters()).map_err(damaged)?,
+        };
         let counters = row.as_deref().and_then(Counters::decode);
-        let (counters, used) =
-            counters.ok_or_else(|| OpenError::Tables("the row of counters is missing".into()))?;
+        let (counters, used) = counters.ok_or_else(|| lacks("the row of counters"))?;
+        let log = Mutex::new(ChangeLog::new(&layout, generation));
         let state = DriveTables {
-            rows: RowStore::new(ROW_CACHE),
+            rows,
             groups: Groups::new(layout.data_blocks, used),
+            unsynced: UnsyncedBlocks::default(),
             counters,
             version: 0,
             epochs: ReaderEpochs::new(),
@@ -97,6 +113,7 @@ impl Tables {
             mutation,
             state: Mutex::new(state),
             database: Mutex::new(Some(database)),
+            log,
             progress: watch::Sender::new(CommitProgress::default()),
             idle: tokio::sync::Notify::new(),
         })
@@ -107,6 +124,11 @@ impl Tables {
         self.layout.data_start + block * super::disk::BLOCK
     }
 
+    /// Returns the bytes of changed rows above which commands wait. A fold needs room for these rows in the tables.
+    pub(crate) fn most_changes(&self) -> usize {
+        MOST_CHANGES.min((self.layout.tables_bytes / 16) as usize)
+    }
+
     /// Begins to read the tables as of the last commit. Returns `None` if the database failed and cannot be opened.
     pub(crate) fn read(&self) -> Result<redb::ReadTransaction, redb::Error> {
         let database = self.database.lock();
@@ -114,6 +136,15 @@ impl Tables {
             Some(database) => Ok(database.begin_read()?),
             None => Err(redb::Error::DatabaseClosed),
         }
+    }
+}
+
+fn read_generation(database: &Database) -> Result<Option<u64>, redb::Error> {
+    let read = database.begin_read()?;
+    match read.open_table(LOG) {
+        Ok(table) => Ok(table.get(())?.map(|generation| generation.value())),
+        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -158,11 +189,13 @@ pub(crate) fn get_rows(
     Ok(rows)
 }
 
-/// Commits rows. They are stable on return, and so is everything that was written to the volume before the call: the
-/// first of the two syncs of the commit makes it stable before the tables point to it.
+/// Commits rows, and the generation of the log that continues them. They are stable on return, and so is everything
+/// that was written to the volume before the call: the first of the two syncs of the commit makes it stable before the
+/// tables point to it.
 pub(crate) fn commit_rows(
     database: &Mutex<Option<Database>>,
     rows: &Rows,
+    generation: u64,
     clear: bool,
 ) -> Result<(), redb::Error> {
     let mut write = match database.lock().as_ref() {
@@ -177,6 +210,7 @@ pub(crate) fn commit_rows(
         write.delete_table(ROWS)?;
     }
     {
+        write.open_table(LOG)?.insert((), generation)?;
         let mut table = write.open_table(ROWS)?;
         let mut records = write.open_table(RECORDS)?;
         for (key, row) in rows {
@@ -229,6 +263,8 @@ pub(crate) fn identifiers_to_reserve(counters: &Counters, mutation: &DriveMutati
     counters.next_id + IDENTIFIER_STEP
 }
 
+/// Bytes of changed rows in memory above which commands wait for a commit.
+const MOST_CHANGES: usize = 12 << 20;
 /// Bytes of rows that are kept in memory.
 const ROW_CACHE: usize = 24 << 20;
 /// Bytes of pages of the tables that are kept in memory.

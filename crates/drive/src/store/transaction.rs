@@ -10,10 +10,12 @@ use object::{ObjectAddress, ObjectError};
 use smallvec::SmallVec;
 
 use super::{
+    chunk::BlockEntry,
     groups::{BlockRun, BlockRuns, GROUP_BLOCKS, Groups, NoBlocks, ReaderEpochs, push_block},
     key::Key,
     mutant::{DriveMutant, DriveMutation},
     row_store::{LoadedRows, Need, RowStore, Rows},
+    unsynced::UnsyncedBlocks,
 };
 
 /// The reason why a transaction did not happen.
@@ -62,6 +64,8 @@ pub(crate) struct Counters {
 pub(crate) struct DriveTables {
     pub(crate) rows: RowStore,
     pub(crate) groups: Groups,
+    /// The blocks that the next record of the log lists.
+    pub(crate) unsynced: UnsyncedBlocks,
     pub(crate) counters: Counters,
     /// Changes so far.
     pub(crate) version: u64,
@@ -85,6 +89,7 @@ pub(crate) struct Transaction<'a> {
     pub(crate) counters: Counters,
     reserved: BlockRuns,
     confirmed: BlockRuns,
+    written: Vec<BlockEntry>,
     freed: BlockRuns,
     /// The partition and identifiers of objects that the transaction created: no row is about them in the tables.
     fresh: Option<(u64, RangeInclusive<u64>)>,
@@ -114,6 +119,7 @@ impl<'a> Transaction<'a> {
             counters,
             reserved: SmallVec::new(),
             confirmed: SmallVec::new(),
+            written: Vec::new(),
             freed: SmallVec::new(),
             fresh: None,
             has_work: None,
@@ -194,12 +200,9 @@ impl<'a> Transaction<'a> {
             return Ok(RowPage { rows: Vec::new(), next });
         }
         let bounds = || start.clone()..end.clone();
-        let frozen = self.tables.rows.frozen.as_deref();
         let mut rows = Rows::new();
         rows.extend(loaded.rows.iter().map(|(key, row)| (key.clone(), Some(row.clone()))));
-        for changed in
-            [frozen, Some(&self.tables.rows.delta), Some(&self.writes)].into_iter().flatten()
-        {
+        for changed in self.tables.rows.layers().chain([&self.writes]) {
             rows.extend(changed.range(bounds()).map(|(key, row)| (key.clone(), row.clone())));
         }
         let rows = rows.into_iter().filter_map(|(key, row)| Some((key, row?))).collect();
@@ -246,9 +249,11 @@ impl<'a> Transaction<'a> {
         ObjectError::Quota { used: groups.used * 4096, limit: groups.blocks() * 4096 }
     }
 
-    /// Counts reserved blocks as used, because rows refer to them now.
-    pub(crate) fn confirm(&mut self, runs: &[BlockRun]) {
+    /// Counts reserved blocks as used, because rows refer to them now: to each block of `runs` with an entry of
+    /// `written`.
+    pub(crate) fn confirm(&mut self, runs: &[BlockRun], written: impl Iterator<Item = BlockEntry>) {
         self.confirmed.extend(runs.iter().copied());
+        self.written.extend(written);
     }
 
     /// Frees a block to which no row refers any more.
@@ -334,6 +339,8 @@ impl<'a> Transaction<'a> {
             tables.rows.put(key, row);
         }
         tables.groups.confirm(&self.confirmed);
+        tables.unsynced.add(self.written.into_iter());
+        self.freed.iter().for_each(|run| tables.unsynced.remove(*run));
         tables.groups.release(&self.freed, self.faults.is(DriveMutant::FreedAtOnce));
         is_change
     }

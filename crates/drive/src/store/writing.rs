@@ -291,7 +291,8 @@ fn apply(
         shift_down(transaction, row, from, to)?;
     }
     replace(transaction, row, &written.entries)?;
-    transaction.confirm(written.reservation.runs());
+    let entries = written.entries.iter().map(|(_, entry)| *entry);
+    transaction.confirm(written.reservation.runs(), entries);
     row.length = if change.needs_length { change.length } else { row.length.max(change.length) };
     Ok(())
 }

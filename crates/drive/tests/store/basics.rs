@@ -159,7 +159,7 @@ fn quotas_and_a_full_drive_refuse_before_anything_changes_and_removal_still_work
             }
         };
         assert!(
-            matches!(error, ObjectError::Quota { .. }) && written >= 10 * MIB,
+            matches!(error, ObjectError::Quota { .. }) && written >= 9 * MIB,
             "{error} {written}"
         );
         assert_eq!(get_number(&store, big, 1, 0x82).await, written);

@@ -261,10 +261,12 @@ async fn perform_script(
     volume: &Stack,
     mutant: Option<DriveMutant>,
     history: &mut History,
-    rng: Rng,
+    mut rng: Rng,
     steps: u64,
 ) -> Result<(), String> {
     let mutation = mutant.map_or_else(DriveMutation::default, DriveMutation::of);
+    // Some scripts fold their log often, others only when the drive is opened.
+    let mutation = mutation.folding_after([0, 1, 3, 10][rng.below(4) as usize]);
     let Ok(store) = open_with(volume, mutation).await else { return Ok(()) };
     check(&store, history).await?;
     let mut run = ScriptRun { store: &store, rng, history };
@@ -440,6 +442,9 @@ fn every_omitted_sync_is_detected() {
         DriveMutant::FlushAnsweredEarly,
         DriveMutant::IdentifiersNotReserved,
         DriveMutant::SuperblockNotStable,
+        DriveMutant::LogSync,
+        DriveMutant::DataUnchecked,
+        DriveMutant::GenerationNotAdvanced,
     ];
     let noticed = |mutant| {
         (1..=MUTANT_SCRIPTS).find(|&seed| {

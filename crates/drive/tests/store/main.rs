@@ -4,6 +4,7 @@ mod support;
 mod basics;
 mod tags;
 mod members;
+mod log;
 mod model;
 mod steps;
 mod crash;
