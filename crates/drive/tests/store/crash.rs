@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -321,31 +321,55 @@ fn differences(found: &DriveContent, last: &DriveContent) -> Vec<String> {
         .collect()
 }
 
-fn disk(image: Option<StableDiskImage>, seed: u64) -> CrashVolume {
-    match image {
-        Some(image) => CrashVolume::reopen(image, seed),
-        None => CrashVolume::new(geometry(VOLUME), seed),
+/// Returns the disk on which a script begins. One script in eight formats a volume of zeros; the others begin with a
+/// drive that was formatted before, because the format takes longer than the script. Half of the disks tear a block of
+/// 4 KiB.
+fn new_disk(seed: u64) -> CrashVolume {
+    static FORMATTED: [OnceLock<StableDiskImage>; 2] = [const { OnceLock::new() }; 2];
+    let (atoms, is_zero) = ([512, 4096][(seed % 2) as usize], (seed / 2).is_multiple_of(8));
+    let zeros = || CrashVolume::new(geometry(VOLUME), seed).with_atoms(atoms);
+    if is_zero {
+        return zeros();
     }
+    let image = FORMATTED[(seed % 2) as usize].get_or_init(|| {
+        let volume = Arc::new(zeros());
+        let stack: Stack = volume.clone();
+        runtime().block_on(async { open(&stack).await.close().await.expect("closed") });
+        volume.contents()
+    });
+    CrashVolume::reopen(image.clone(), seed)
 }
 
-/// Runs one script up to a crash during operation `point`, then up to two more crashes, and checks what is left.
+/// Runs one script up to a crash during operation `point`, and tries several outcomes of this crash.
 fn crash(seed: u64, point: u64, mutant: Option<DriveMutant>) -> Result<(), String> {
     let mut rng = Rng::new(seed.wrapping_mul(0x1_0001).wrapping_add(point));
     let mut history = History::default();
-    let mut image = None;
-    let mut at = point;
-    for round in 0..3 {
-        let volume = Arc::new(disk(image.take(), seed));
-        volume.crash_after(at);
-        let stack: Stack = volume.clone();
-        let script = Rng::new(seed.wrapping_add(round << 32));
-        runtime().block_on(perform_script(&stack, mutant, &mut history, script, STEPS))?;
-        drop(stack);
-        image = Some(volume.crash(&mut rng));
-        // The second crash is often during the recovery of the first one.
-        at = [rng.below(30), rng.below(200)][rng.below(2) as usize];
+    let volume = Arc::new(new_disk(seed));
+    volume.crash_after(point);
+    run_script(&volume, seed, mutant, &mut history)?;
+    for _ in 0..OUTCOMES {
+        let image = volume.crash(&mut rng);
+        go_on(image, seed, &mut rng, mutant, history.clone())?;
     }
-    let stack: Stack = Arc::new(disk(image, seed));
+    Ok(())
+}
+
+/// Goes on after a crash: mostly with scripts that crash again, and at last with a check of everything.
+fn go_on(
+    mut image: StableDiskImage,
+    seed: u64,
+    rng: &mut Rng,
+    mutant: Option<DriveMutant>,
+    mut history: History,
+) -> Result<(), String> {
+    for round in 1..=rng.below(3) {
+        let volume = Arc::new(CrashVolume::reopen(image, seed));
+        // The next crash is often during the recovery of this one.
+        volume.crash_after([rng.below(30), rng.below(200)][rng.below(2) as usize]);
+        run_script(&volume, seed.wrapping_add(round << 32), mutant, &mut history)?;
+        image = volume.crash(rng);
+    }
+    let stack: Stack = Arc::new(CrashVolume::reopen(image, seed));
     runtime().block_on(async {
         let report = drive::examine_drive(stack.clone(), options(), Box::new(|_, _| {})).await;
         let report = report.map_err(|error| error.to_string())?;
@@ -354,6 +378,9 @@ fn crash(seed: u64, point: u64, mutant: Option<DriveMutant>) -> Result<(), Strin
         }
         let store = open_with(&stack, DriveMutation::default()).await.map_err(|e| e.to_string())?;
         check(&store, &mut history).await?;
+        if rng.chance(50) {
+            return Ok(());
+        }
         // Without objects, no block may be in use.
         for partition in history.last().partitions {
             let command = Command::RemovePartition { partition, with_contents: true };
@@ -366,25 +393,32 @@ fn crash(seed: u64, point: u64, mutant: Option<DriveMutant>) -> Result<(), Strin
     })
 }
 
+fn run_script(
+    volume: &Arc<CrashVolume>,
+    seed: u64,
+    mutant: Option<DriveMutant>,
+    history: &mut History,
+) -> Result<(), String> {
+    let stack: Stack = volume.clone();
+    runtime().block_on(perform_script(&stack, mutant, history, Rng::new(seed), STEPS))
+}
+
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime")
 }
 
 /// Returns the number of disk operations of a script that runs without a crash.
 fn operations(seed: u64) -> u64 {
-    let volume = Arc::new(disk(None, seed));
-    let stack: Stack = volume.clone();
-    let mut history = History::default();
-    let script = perform_script(&stack, None, &mut history, Rng::new(seed), STEPS);
-    runtime().block_on(script).expect("no fault without a crash");
+    let volume = Arc::new(new_disk(seed));
+    run_script(&volume, seed, None, &mut History::default()).expect("no fault without a crash");
     volume.power().operations()
 }
 
-/// Crashes a script at `count` operations. Returns the number of crashes.
+/// Tries `count` crashes of a script. Returns this number.
 fn crash_often(seed: u64, count: u64, mutant: Option<DriveMutant>) -> Result<u64, String> {
     let all = operations(seed);
     let mut rng = Rng::new(seed);
-    for _ in 0..count {
+    for _ in 0..count / OUTCOMES {
         let point = rng.below(all);
         crash(seed, point, mutant)
             .map_err(|fault| format!("seed {seed}, point {point}: {fault}"))?;
@@ -462,9 +496,11 @@ const VOLUME: u64 = 16 << 20;
 /// Commands in a script.
 const STEPS: u64 = 40;
 /// Number of crash points if FOREBAY_DRIVE_CRASH_POINTS is not set.
-const POINTS: u64 = 2_000;
+const POINTS: u64 = 20_000;
 const POINTS_PER_SCRIPT: u64 = 40;
+/// Outcomes of one crash that are tried: which of the last writes survive differs.
+const OUTCOMES: u64 = 5;
 /// Number of threads: a small machine has as many cores.
 const THREADS: usize = 2;
 /// Maximum number of scripts with which a mutant may stay unnoticed.
-const MUTANT_SCRIPTS: u64 = 60;
+const MUTANT_SCRIPTS: u64 = 150;
