@@ -180,6 +180,9 @@ struct TestArgs {
     /// Number of points that the crash simulator tries [default: 20000].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     crash_points: Option<u64>,
+    /// Number of points that the crash simulator of object drives tries [default: 20000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    drive_crash_points: Option<u64>,
     /// Minutes in which gateways that share a volume are killed while hosts write to the same
     /// blocks [default: 0.25].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1440))]
@@ -210,6 +213,7 @@ impl TestArgs {
             release: self.release,
             filter: self.filter,
             crash_points: self.crash_points,
+            drive_crash_points: self.drive_crash_points,
             coherence_minutes: self.coherence_minutes,
             counter_rounds: self.counter_rounds,
             kill_rounds: self.kill_rounds,

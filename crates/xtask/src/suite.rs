@@ -44,6 +44,8 @@ pub struct SuiteOptions {
     pub filter: Option<String>,
     /// Number of points that the crash simulator tries; None leaves it at the simulator's default.
     pub crash_points: Option<u64>,
+    /// Number of points that the crash simulator of object drives tries; None leaves it at the simulator's default.
+    pub drive_crash_points: Option<u64>,
     /// Minutes for which the coherence test kills gateways that share a volume; None leaves it at
     /// the test's default.
     pub coherence_minutes: Option<u64>,
@@ -197,8 +199,8 @@ fn test_steps(
     wanted: &SuiteOptions,
     with_tools: bool,
 ) -> Vec<SideStep> {
-    let SuiteOptions { crash_points, coherence_minutes, .. } = *wanted;
-    let options = UnitOptions { with_tools, crash_points, coherence_minutes };
+    let SuiteOptions { crash_points, drive_crash_points, coherence_minutes, .. } = *wanted;
+    let options = UnitOptions { with_tools, crash_points, drive_crash_points, coherence_minutes };
     let bench = compiled.binaries.iter().find(|binary| binary.name == "bench");
     let mut steps: Vec<SideStep> =
         bench.map(|tests| trace::step(program, tests)).into_iter().collect();

@@ -96,7 +96,9 @@ pub struct UnitOptions {
     pub with_tools: bool,
     /// Number of crash points that the simulator tries; `None` for its default.
     pub crash_points: Option<u64>,
-    /// Duration of the coherence test in minutes; `None` for its default.
+    /// Number of points of the crash simulator of object drives; None leaves it at the simulator's default.
+    pub drive_crash_points: Option<u64>,
+    /// Minutes of the coherence test; None leaves it at the default of the test.
     pub coherence_minutes: Option<u64>,
 }
 
@@ -119,11 +121,12 @@ pub const EXAMPLES: &str = "units: examples in the documentation";
 
 /// The test binaries that need more than one place: those that measure times, that change kernel
 /// state which all processes share, or that keep all processors busy.
-const NEEDS: [(&str, StepNeed); 16] = [
+const NEEDS: [(&str, StepNeed); 17] = [
     ("attach", MOUNTS),
     ("attach device", MOUNTS),
     ("cache simulated", StepNeed::BUSY),
     ("coherence model", StepNeed::BUSY),
+    ("drive store", StepNeed::BUSY),
     ("fairtcp kernel", SEVERAL),
     ("forebay attach", SEVERAL),
     ("forebay command_line", NAMESPACES),
@@ -203,6 +206,9 @@ impl UnitOptions {
         if let Some(points) = self.crash_points {
             command.env("FOREBAY_CRASH_POINTS", points.to_string());
         }
+        if let Some(points) = self.drive_crash_points {
+            command.env("FOREBAY_DRIVE_CRASH_POINTS", points.to_string());
+        }
         if let Some(minutes) = self.coherence_minutes {
             command.env("FOREBAY_COHERENCE_SECONDS", (minutes * 60).to_string());
         }
@@ -210,7 +216,9 @@ impl UnitOptions {
 
     /// Time limit of a test binary. It grows with the crash points and with the minutes of the coherence test.
     fn limit(self) -> Duration {
-        let points = self.crash_points.unwrap_or_default() * MILLISECONDS_PER_POINT;
+        let points =
+            self.crash_points.unwrap_or_default().max(self.drive_crash_points.unwrap_or_default());
+        let points = points * MILLISECONDS_PER_POINT;
         LIMIT + Duration::from_millis(points + 60_000 * self.coherence_minutes.unwrap_or_default())
     }
 }
@@ -262,7 +270,9 @@ mod tests {
     #[test]
     fn more_crash_points_and_more_minutes_have_more_time() {
         let limit = |crash_points, coherence_minutes| {
-            UnitOptions { with_tools: true, crash_points, coherence_minutes }.limit()
+            let drive_crash_points = None;
+            UnitOptions { with_tools: true, crash_points, drive_crash_points, coherence_minutes }
+                .limit()
         };
         assert_eq!(limit(None, None), LIMIT);
         assert_eq!(limit(None, Some(10)), LIMIT + Duration::from_secs(600));
