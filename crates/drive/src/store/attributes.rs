@@ -3,15 +3,15 @@
 use bytes::{Bytes, BytesMut};
 use object::{
     Attribute, AttributeAccess, AttributeId, AttributeSelection, CURRENT_COMMAND, CurrentCommand,
-    MAX_VALUE_LENGTH, ObjectAddress, ObjectError, ObjectType, PageFamily, StandardPage, Timestamp,
-    attributes_of, family_of, is_vendor_number, standard_attribute,
+    MAX_VALUE_LENGTH, ObjectAddress, ObjectError, ObjectType, PageFamily, RefusedField,
+    StandardPage, Timestamp, attributes_of, family_of, is_vendor_number, standard_attribute,
 };
 
 use super::{
     disk::BLOCK,
     key,
     object_row::ObjectRow,
-    object_rows::{check_tables, find, find_typed, store},
+    object_rows::{check_changeable, check_tables, find, find_typed, store},
     options::{DriveIdentity, Limits},
     transaction::{Step, Stop, Transaction},
 };
@@ -44,6 +44,12 @@ pub(crate) fn set(
         if id.page == TAG_PAGE {
             continue;
         }
+        // Each command can set attributes, also one that otherwise only reads, such as READ.
+        let field = match address.object {
+            0 => RefusedField::Partition,
+            _ => RefusedField::Object,
+        };
+        check_changeable(row, field)?;
         let may_have = match family_of(id.page) {
             PageFamily::Of(object_type) => object_type == row.object_type,
             PageFamily::Any => true,

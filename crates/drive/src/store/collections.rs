@@ -12,7 +12,7 @@ use super::{
     key,
     listing::ListSource,
     object_row::ObjectRow,
-    object_rows::{decode, find_typed, store},
+    object_rows::{check_changeable, decode, find_typed, store},
     objects::{create_objects, remove_collection, remove_user},
     transaction::{Step, Stop, Transaction},
 };
@@ -53,6 +53,7 @@ impl DriveCore {
         let now = self.now();
         self.run(|transaction| {
             let mut row = find_typed(transaction, collection, ObjectType::Collection)?;
+            check_changeable(&row, RefusedField::Object)?;
             if row.members.count > 0 && !force {
                 return Err(Stop::Failed(ObjectError::NotEmpty { object: collection }));
             }
@@ -77,6 +78,9 @@ impl DriveCore {
     ) -> Result<ObjectReply, ObjectError> {
         let now = self.now();
         let limit = self.options.limits.list_entries;
+        if !matches!(request.command, Command::GetMemberAttributes { .. }) {
+            self.check_collection(collection).await?;
+        }
         let mut members = Vec::new();
         let mut first = 0;
         loop {
@@ -104,6 +108,16 @@ impl DriveCore {
             .await?;
         reply.members = members;
         Ok(reply)
+    }
+
+    /// Fails if there is no such collection, or if it is part of a snapshot. A command on many objects calls this before
+    /// it changes the first one.
+    async fn check_collection(&self, collection: ObjectAddress) -> Result<(), ObjectError> {
+        self.run(|transaction| {
+            let row = find_typed(transaction, collection, ObjectType::Collection)?;
+            check_changeable(&row, RefusedField::Object)
+        })
+        .await
     }
 
     fn member(
@@ -150,6 +164,9 @@ impl DriveCore {
         let room =
             (allocation_length.min(request.data_in_capacity).saturating_sub(12) / 8) as usize;
         let limit = room.min(self.options.limits.list_entries);
+        if let Some(matches) = matches {
+            self.check_collection(ObjectAddress::new(collection.partition, matches)).await?;
+        }
         let mut list = ObjectList::default();
         let mut first = 0;
         loop {

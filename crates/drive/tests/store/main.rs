@@ -1,6 +1,8 @@
 //! Tests of the object drive on simulated disks.
 
 mod support;
+mod drive_model;
+mod random_requests;
 mod basics;
 mod tags;
 mod members;
