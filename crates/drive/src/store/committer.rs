@@ -33,6 +33,8 @@ pub(crate) enum CommitJob {
     Finish(Pin<Box<dyn Future<Output = ()> + Send>>),
     /// Remove every object. No command is at work. `tag` is the request tag of the command, or zeros.
     Format { now: Timestamp, tag: [u8; TAG_BYTES], reply: oneshot::Sender<Result<(), String>> },
+    /// Open the tables again, because a read of them has failed.
+    Reopen(mpsc::Sender<()>),
     /// End; close the database in order if there is a reply.
     Stop(Option<oneshot::Sender<()>>),
 }
@@ -79,6 +81,12 @@ fn run(tables: &Tables, jobs: &mpsc::Receiver<CommitJob>) {
                 CommitJob::Format { now, tag, reply } => {
                     // The caller may have gone.
                     let _ = reply.send(format(tables, now, tag));
+                }
+                CommitJob::Reopen(reply) => {
+                    drop(tables.database.lock().take());
+                    // A failure is noticed by the next read or commit. The caller may have gone.
+                    let _ = reopen(tables);
+                    let _ = reply.send(());
                 }
                 CommitJob::Stop(reply) => {
                     if reply.is_some() {

@@ -235,7 +235,8 @@ fn start(
     tables.state.lock().step_chunks = options.limits.step_chunks.max(1);
     let failed = |error: std::io::Error| OpenError::Tables(error.to_string());
     let threads = vec![
-        loader::start(Arc::clone(&tables), load_jobs, runtime.clone()).map_err(failed)?,
+        loader::start(Arc::clone(&tables), load_jobs, commit.clone(), runtime.clone())
+            .map_err(failed)?,
         committer::start(Arc::clone(&tables), commit_jobs, runtime.clone()).map_err(failed)?,
     ];
     let core = Arc::new(DriveCore {

@@ -9,6 +9,7 @@ use object::ObjectError;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
+    committer::CommitJob,
     key::{self, Key},
     row_store::{LoadedRange, LoadedRows, Need},
     tables::{Tables, get_row, get_rows, storage_error},
@@ -20,18 +21,33 @@ pub(crate) type LoadJob = Option<(Need, oneshot::Sender<Result<LoadedRows, Objec
 pub(crate) fn start(
     tables: Arc<Tables>,
     jobs: mpsc::Receiver<LoadJob>,
+    committer: mpsc::Sender<CommitJob>,
     runtime: Option<Handle>,
 ) -> std::io::Result<JoinHandle<()>> {
     thread::Builder::new().name("drive-loader".into()).spawn(move || {
         let _guard = runtime.as_ref().map(Handle::enter);
         while let Ok(Some((need, reply))) = jobs.recv() {
+            let loaded = load(&tables, &need).or_else(|_| {
+                reopen(&committer);
+                load(&tables, &need)
+            });
             // The caller may have gone.
-            let _ = reply.send(load(&tables, need).map_err(storage_error));
+            let _ = reply.send(loaded.map_err(storage_error));
         }
     })
 }
 
-fn load(tables: &Tables, need: Need) -> Result<LoadedRows, redb::Error> {
+/// Opens the tables again after an error: until then redb refuses every read, also when the disk works again. The
+/// committer does that, because no commit may be at work meanwhile.
+fn reopen(committer: &mpsc::Sender<CommitJob>) {
+    let (reply, done) = mpsc::channel();
+    if committer.send(CommitJob::Reopen(reply)).is_ok() {
+        // A committer that has ended gives no answer. The next read tells the failure.
+        let _ = done.recv();
+    }
+}
+
+fn load(tables: &Tables, need: &Need) -> Result<LoadedRows, redb::Error> {
     let (generation, read) = {
         let state = tables.state.lock();
         (state.rows.generation, tables.read()?)
@@ -39,20 +55,21 @@ fn load(tables: &Tables, need: Need) -> Result<LoadedRows, redb::Error> {
     let mut loaded = LoadedRows { generation, ..LoadedRows::default() };
     match need {
         Need::Row(key) => {
-            let row = get_row(&read, &key)?;
-            loaded.rows.insert(key, row);
+            let row = get_row(&read, key)?;
+            loaded.rows.insert(key.clone(), row);
         }
         Need::Range { start, end, limit } => {
-            let rows = get_rows(&read, &start, &end, limit)?;
+            let rows = get_rows(&read, start, end, *limit)?;
+            let (start, end, limit) = (start.clone(), end.clone(), *limit);
             loaded.ranges.push(LoadedRange { start, end, limit, rows });
         }
         Need::Group(group) => {
-            let row = get_row(&read, &key::group(group))?;
+            let row = get_row(&read, &key::group(*group))?;
             let mut state = tables.state.lock();
             if state.rows.generation == generation {
                 // The log of a drive that was just opened may have a newer row.
-                let changed = state.rows.changed(&key::group(group)).cloned();
-                state.groups.load(group, changed.unwrap_or(row).as_ref());
+                let changed = state.rows.changed(&key::group(*group)).cloned();
+                state.groups.load(*group, changed.unwrap_or(row).as_ref());
             }
         }
     }
