@@ -65,40 +65,18 @@ pub(crate) struct ChangeLog {
     at: u64,
     /// Records must not be written before the next fold, because the content of the region is not known.
     must_fold: bool,
-    /// FORMAT OSD has failed: the tables may have the old objects or none.
-    is_unknown: bool,
 }
 
 impl ChangeLog {
     /// Returns the log of a drive whose records were just read. The first commit is a fold.
     pub(crate) fn new(layout: &Superblock, generation: u64) -> Self {
         let region = layout.log();
-        Self {
-            at: region.start,
-            region,
-            generation,
-            sequence: 0,
-            must_fold: true,
-            is_unknown: false,
-        }
+        Self { at: region.start, region, generation, sequence: 0, must_fold: true }
     }
 
     /// Returns true if no record must be written before a fold.
     pub(crate) fn must_fold(&self) -> bool {
         self.must_fold
-    }
-
-    /// Fails if FORMAT OSD has failed. Changes of the objects from before must not be written to formatted tables.
-    pub(crate) fn check(&self) -> Result<(), String> {
-        match self.is_unknown {
-            true => Err("FORMAT OSD has failed; restart the node to see its effect".into()),
-            false => Ok(()),
-        }
-    }
-
-    /// Notes that FORMAT OSD has failed.
-    pub(crate) fn format_failed(&mut self) {
-        self.is_unknown = true;
     }
 
     /// Returns the number of records since the last fold.

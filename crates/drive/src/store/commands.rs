@@ -392,12 +392,12 @@ impl DriveCore {
         let gone = || ObjectError::Storage("the object drive is closed".into());
         {
             let mut state = self.tables.state.lock();
-            if state.is_formatting {
+            if state.is_formatting && !state.has_format_failed {
                 return Err(ObjectError::FormatInProgress);
             }
-            state.is_formatting = true;
+            (state.is_formatting, state.has_format_failed) = (true, false);
         }
-        let formatting = FormatEnd(self);
+        let waiting = FormatEnd(self);
         loop {
             let idle = self.tables.idle.notified();
             let mut idle = std::pin::pin!(idle);
@@ -410,8 +410,9 @@ impl DriveCore {
         let (reply, done) = tokio::sync::oneshot::channel();
         let tag = tag_of(request).unwrap_or_default();
         self.committer.send(CommitJob::Format { now, tag, reply }).map_err(|_| gone())?;
+        // From here on the committer lets commands in again, also if this command is aborted.
+        std::mem::forget(waiting);
         done.await.map_err(|_| gone())?.map_err(super::tables::storage_error)?;
-        drop(formatting);
         self.run(|transaction| {
             let address = ObjectAddress::ROOT;
             let mut row = find(transaction, address)?;
@@ -421,7 +422,7 @@ impl DriveCore {
     }
 }
 
-/// Lets commands in again at the end of FORMAT OSD.
+/// Lets commands in again if FORMAT OSD is aborted before its work begins.
 struct FormatEnd<'a>(&'a DriveCore);
 
 impl Drop for FormatEnd<'_> {

@@ -139,6 +139,9 @@ enum Committed {
 }
 
 fn commit(tables: &Tables, demand: Demand) {
+    if tables.state.lock().has_format_failed {
+        return note_failure(tables, "FORMAT OSD has failed: repeat it".into());
+    }
     let mut log = tables.log.lock();
     let Some(frozen) = freeze(tables, &log, demand) else { return };
     let result = write(tables, &mut log, &frozen, demand);
@@ -162,10 +165,7 @@ fn commit(tables: &Tables, demand: Demand) {
         Err(error) => {
             state.rows.thaw();
             drop(state);
-            tables.progress.send_modify(|progress| {
-                progress.failures += 1;
-                progress.error = error;
-            });
+            note_failure(tables, error);
         }
     }
 }
@@ -191,7 +191,6 @@ fn write(
 
 /// Writes the frozen rows and all rows of the log to the tables.
 fn fold(tables: &Tables, log: &mut ChangeLog) -> Result<(), String> {
-    log.check()?;
     reopen(tables)?;
     let rows = tables.state.lock().rows.freeze_logged();
     commit_to_tables(tables, log, &rows, false)
@@ -211,6 +210,13 @@ fn commit_to_tables(
     }
     log.folded();
     Ok(())
+}
+
+fn note_failure(tables: &Tables, error: String) {
+    tables.progress.send_modify(|progress| {
+        progress.failures += 1;
+        progress.error = error;
+    });
 }
 
 fn freeze(tables: &Tables, log: &ChangeLog, demand: Demand) -> Option<Frozen> {
@@ -287,9 +293,16 @@ fn reopen(tables: &Tables) -> Result<(), String> {
     Ok(())
 }
 
+/// Removes every object, and lets commands in again.
 fn format(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> Result<(), String> {
+    let done = remove_everything(tables, now, tag);
+    let mut state = tables.state.lock();
+    state.is_formatting = state.has_format_failed;
+    done
+}
+
+fn remove_everything(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> Result<(), String> {
     let mut log = tables.log.lock();
-    log.check()?;
     reopen(tables)?;
     let (mut counters, mut rows) = first_rows(now);
     {
@@ -313,7 +326,9 @@ fn format(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> Result<(), S
             rows.extend(records.map(|(key, row)| (key.clone(), row.clone())));
         }
     }
-    commit_to_tables(tables, &mut log, &rows, true).inspect_err(|_| log.format_failed())?;
+    // An error of the last sync does not tell if the rows are gone.
+    let note_unknown = |_: &String| tables.state.lock().has_format_failed = true;
+    commit_to_tables(tables, &mut log, &rows, true).inspect_err(note_unknown)?;
     let (start, blocks) = (tables.layout.data_start, tables.layout.data_blocks);
     if tables.disk.volume().geometry().thin {
         // A discard that fails only leaves space allocated below.

@@ -102,6 +102,7 @@ impl Tables {
             epochs: ReaderEpochs::new(),
             committed_epoch: 0,
             is_formatting: false,
+            has_format_failed: false,
             row_limit: layout.tables_bytes * 2 / 5,
             step_chunks: super::options::Limits::default().step_chunks,
             // A crash may have left some over.

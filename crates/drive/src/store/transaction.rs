@@ -72,8 +72,11 @@ pub(crate) struct DriveTables {
     pub(crate) epochs: ReaderEpochs,
     /// The newest epoch whose changes are stable.
     pub(crate) committed_epoch: u64,
-    /// FORMAT OSD is at work.
+    /// FORMAT OSD is at work, or has failed.
     pub(crate) is_formatting: bool,
+    /// FORMAT OSD has failed, and may have removed all rows from the tables. Rows in memory may be gone there, so every
+    /// command is refused until FORMAT OSD is repeated or the drive starts again.
+    pub(crate) has_format_failed: bool,
     /// Bytes of rows above which nothing is created.
     pub(crate) row_limit: u64,
     /// Chunks that one transaction frees or copies.
