@@ -1,3 +1,4 @@
+<<<<<<< ours
 //! Tests of the object drive on simulated disks.
 
 mod support;
@@ -10,3 +11,17 @@ mod log;
 mod model;
 mod steps;
 mod crash;
+||||||| base
+=======
+//! Tests of the object drive on simulated disks.
+
+mod support;
+mod drive_model;
+mod random_requests;
+mod basics;
+mod tags;
+mod model;
+mod disk_errors;
+mod concurrent;
+mod crash;
+>>>>>>> theirs
