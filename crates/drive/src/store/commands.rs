@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use object::{
-    Attribute, Command, ListedObject, ObjectAddress, ObjectError, ObjectReply, ObjectRequest,
-    ObjectResult, ObjectType, RefusedField,
+    Attribute, AttributeId, Command, ListedObject, ObjectAddress, ObjectError, ObjectReply,
+    ObjectRequest, ObjectResult, ObjectType, RefusedField,
 };
 use osd::{BOOT_EPOCH, REQUEST_HORIZON, REQUEST_RESULT};
 
@@ -26,21 +26,39 @@ use super::{
 impl DriveCore {
     pub(crate) async fn perform(&self, request: ObjectRequest) -> ObjectResult {
         let is_tagged = tag_of(&request).filter(|_| request.command.is_unrepeatable());
-        if let Some(tag) = is_tagged
-            && let Some(current) = self.tagged(tag).await?
-        {
-            // The command was performed before: a second one has no effect and the first one's reply. The effect need
-            // not be stable yet.
-            if request.options.fua || is_always_stable(&request) {
-                self.commit(false).await?;
-            }
-            return Ok(ObjectReply { current, ..ObjectReply::default() });
-        }
-        let reply = self.dispatch(&request).await?;
+        let known = match is_tagged {
+            Some(tag) => self.tagged(tag).await?,
+            None => None,
+        };
+        let reply = match known {
+            // The command was performed before: a second one has no effect and the first one's reply.
+            Some(current) => ObjectReply { current, ..ObjectReply::default() },
+            None => match self.dispatch(&request).await {
+                Err(error) => self.performed_meanwhile(is_tagged, error).await?,
+                Ok(reply) => reply,
+            },
+        };
         if request.options.fua || is_always_stable(&request) {
             self.commit(false).await?;
         }
         Ok(reply)
+    }
+
+    /// Returns the reply to a command that failed because the same command was performed since it began. An initiator
+    /// that has lost its session repeats a command that may still be at work in the old session.
+    async fn performed_meanwhile(
+        &self,
+        tag: Option<[u8; TAG_BYTES]>,
+        error: ObjectError,
+    ) -> ObjectResult {
+        let AttributeId { page, number } = osd::REQUEST_TAG;
+        match tag {
+            Some(tag) if error == (ObjectError::InvalidAttribute { page, number }) => {
+                let current = self.tagged(tag).await?.ok_or(error)?;
+                Ok(ObjectReply { current, ..ObjectReply::default() })
+            }
+            _ => Err(error),
+        }
     }
 
     /// Returns the result of the command with this request tag. Fails if it may have been forgotten.
@@ -344,6 +362,10 @@ impl DriveCore {
                 Ok((result, transaction.counters.tag_horizon))
             })
             .await?;
+        if result.is_some() {
+            // The initiator takes the command for done, and a command with FUA for stable.
+            self.commit(false).await?;
+        }
         for attribute in attributes.iter_mut().filter(|attribute| attribute.id.page == TAG_PAGE) {
             attribute.value = match attribute.id {
                 REQUEST_RESULT => result.clone().unwrap_or_default(),

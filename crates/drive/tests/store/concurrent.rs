@@ -492,3 +492,31 @@ fn a_format_that_is_aborted_loses_no_change_that_is_acknowledged_afterwards() {
         });
     }
 }
+
+#[test]
+fn a_tagged_command_that_is_sent_twice_at_the_same_time_is_performed_once_and_answered_twice() {
+    for seed in SEEDS {
+        run(async {
+            let (shared, stack) = shared(seed).await;
+            let partition = create_partition(&shared.store).await;
+            let object = create(&shared.store, partition).await;
+            run_tasks(seed, |task, _| {
+                let shared = shared.clone();
+                async move {
+                    // Two tasks have each tag, and append the same record.
+                    let number = task / 2 + 1;
+                    let tag = Attribute::new(0xf001_0000, 1, vec![number as u8; 16]);
+                    let command = Command::Append { object, length: 100 };
+                    let request = ObjectRequest::new(command).with_data(Data::from(record(number)));
+                    let reply = shared.store.perform(request.setting(tag.clone())).await.unwrap();
+                    let start = reply.current.append_start;
+                    let found = read(&shared.store, object, start, 100).await.unwrap();
+                    assert_eq!(found, record(number));
+                }
+            })
+            .await;
+            assert_eq!(get_number(&shared.store, object, 1, 0x82).await, 100 * TASKS / 2);
+            restart(shared, stack).await;
+        });
+    }
+}

@@ -9,7 +9,10 @@ use std::{
 };
 
 use drive::{DriveMutation, DriveStore};
-use object::{Command, ObjectAddress, ObjectError, ObjectRequest, ObjectStore};
+use object::{
+    Attribute, AttributeId, AttributeSelection, Command, ObjectAddress, ObjectError, ObjectRequest,
+    ObjectStore,
+};
 use sim::{CrashVolume, Rng};
 use volume::{
     Data, Durability, Error, Extensions, Extent, FaultCallKind, FaultRule, FaultVolume, Faults,
@@ -399,6 +402,42 @@ async fn format_with(failure: &Failure) -> bool {
     let found = content(&store).await.unwrap();
     assert!(found == before || found == DriveContent::default(), "{failure:?}");
     is_refused
+}
+
+/// A command with FUA was applied, but is not stable, because the commit failed. Neither its repetition nor the lookup
+/// of its result may end well before it is stable.
+#[test]
+fn a_tagged_command_with_fua_is_answered_when_it_is_stable_also_if_it_is_repeated_or_looked_up() {
+    run(async {
+        let mut drive = FaultyDrive::new(CrashVolume::new(geometry(VOLUME), 1), 1);
+        let store = drive.open().await.unwrap();
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        flush(&store).await.unwrap();
+        let tag = Attribute::new(0xf001_0000, 1, vec![5; 16]);
+        let append = Command::Append { object, length: 3 };
+        let append = ObjectRequest::new(append).with_data(Data::from(b"abc".to_vec()));
+        let append = append.setting(tag.clone()).with_fua();
+        let root = Command::GetAttributes { object: ObjectAddress::ROOT };
+        let result = AttributeSelection::One(AttributeId::new(0xf001_0000, 2));
+        let look_up = ObjectRequest::new(root).setting(tag).getting(result);
+        let (call, symptom) = (FaultCallKind::Flush, Symptom::Fails(device()));
+        drive.fail(&Failure { call, symptom, first: 0, count: None });
+        for request in [&append, &append, &look_up] {
+            let refused = store.perform(request.clone()).await;
+            assert!(matches!(refused, Err(ObjectError::Storage(_))), "{refused:?}");
+        }
+        drive.faults.clear();
+        let found = store.perform(look_up).await.unwrap();
+        assert!(!found.attributes[0].value.is_empty(), "the command was performed");
+        drop(store);
+        let image = drive.disk.crash(&mut drive.rng);
+        let stack: Stack = Arc::new(CrashVolume::reopen(image, 0));
+        let store = open(&stack).await;
+        assert_eq!(read(&store, object, 0, 10).await.unwrap(), b"abc");
+        assert_eq!(store.perform(append).await.unwrap().current.append_start, 0);
+        assert_eq!(read(&store, object, 0, 10).await.unwrap(), b"abc");
+    });
 }
 
 /// A disk with room for fewer blocks of 4 KiB than its size says, like a thin volume in a pool that is full.

@@ -1,4 +1,3 @@
-<<<<<<< ours
 //! Tests of the object drive on simulated disks.
 
 mod support;
@@ -10,18 +9,6 @@ mod members;
 mod log;
 mod model;
 mod steps;
-mod crash;
-||||||| base
-=======
-//! Tests of the object drive on simulated disks.
-
-mod support;
-mod drive_model;
-mod random_requests;
-mod basics;
-mod tags;
-mod model;
 mod disk_errors;
 mod concurrent;
 mod crash;
->>>>>>> theirs
