@@ -31,7 +31,9 @@ pub(crate) struct ChunkRow(BytesMut);
 
 impl ChunkRow {
     pub(crate) fn new(row: Option<&Bytes>) -> Self {
-        Self(row.map(|row| BytesMut::from(&row[..])).unwrap_or_default())
+        // A damaged row may have a part of an entry, or more entries than a chunk has.
+        let whole = |row: &Bytes| entries_in(row) as usize * ENTRY;
+        Self(row.map(|row| BytesMut::from(&row[..whole(row)])).unwrap_or_default())
     }
 
     /// Replaces an entry.
@@ -60,8 +62,12 @@ impl ChunkRow {
 
 /// Returns all entries of a row that are not holes, with their indexes.
 pub(crate) fn entries(row: &Bytes) -> impl Iterator<Item = (u64, BlockEntry)> {
-    let count = (row.len() / ENTRY) as u64;
-    (0..count).filter_map(move |index| entry(Some(row), index).map(|found| (index, found)))
+    (0..entries_in(row))
+        .filter_map(move |index| entry(Some(row), index).map(|found| (index, found)))
+}
+
+fn entries_in(row: &Bytes) -> u64 {
+    CHUNK_BLOCKS.min((row.len() / ENTRY) as u64)
 }
 
 #[cfg(test)]

@@ -26,8 +26,8 @@ pub(crate) struct MetadataFile {
 }
 
 /// The length of the file, with the sequence number of its newest copy.
-#[derive(Clone, Copy, Default)]
-struct FileLength {
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct FileLength {
     bytes: u64,
     sequence: u64,
 }
@@ -160,7 +160,7 @@ impl StorageBackend for MetadataFile {
 
 impl FileLength {
     /// The block of one copy: magic number, sequence number, length, CRC32C of these 24 bytes.
-    fn encode(self) -> Data {
+    pub(crate) fn encode(self) -> Data {
         let mut block = vec![0; BLOCK as usize];
         block[..8].copy_from_slice(LENGTH_MAGIC);
         block[8..16].copy_from_slice(&self.sequence.to_le_bytes());
@@ -170,7 +170,7 @@ impl FileLength {
         block.into()
     }
 
-    fn decode(block: &[u8], region: &Range<u64>) -> Option<Self> {
+    pub(crate) fn decode(block: &[u8], region: &Range<u64>) -> Option<Self> {
         let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().expect("8 bytes"));
         let crc = u32::from_le_bytes(block[24..28].try_into().expect("4 bytes"));
         let found = Self { sequence: number(8), bytes: number(16) };

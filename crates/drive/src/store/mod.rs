@@ -48,7 +48,11 @@ mod scrubbing;
 mod commands;
 mod drive_store;
 mod examination;
+#[cfg(feature = "fuzzing")]
+mod decoding;
 
+#[cfg(feature = "fuzzing")]
+pub use decoding::decode_metadata;
 pub use drive_store::DriveStore;
 pub use examination::{
     DriveExamination, DriveFinding, DriveFindingKind, ExaminationProgress, examine_drive,

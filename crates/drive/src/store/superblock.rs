@@ -45,7 +45,7 @@ pub(crate) const LENGTH_COPIES: [u64; 2] = [2 * BLOCK, 3 * BLOCK];
 
 const MAGIC: &[u8; 8] = b"FBYOBJDR";
 const COPIES: [u64; 2] = [0, BLOCK];
-const SIZE: usize = 80;
+pub(crate) const SIZE: usize = 80;
 /// Smallest volume: the tables need 4 MiB, and some room for data must be left.
 const LEAST_VOLUME: u64 = 8 << 20;
 const LEAST_TABLES: u64 = 4 << 20;
@@ -120,7 +120,7 @@ impl Superblock {
         self.log().end..self.log().end + self.tables_bytes
     }
 
-    fn encode(&self) -> [u8; SIZE] {
+    pub(crate) fn encode(&self) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
         bytes[0..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -139,7 +139,7 @@ impl Superblock {
     }
 
     /// Decodes a copy. `None`: damaged, or not of a drive.
-    fn decode(bytes: &[u8]) -> Option<Result<Self, OpenError>> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Result<Self, OpenError>> {
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let short = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
         if &bytes[..8] != MAGIC || crc32c(&bytes[..76]) != short(76) {
