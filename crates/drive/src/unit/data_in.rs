@@ -227,19 +227,16 @@ fn retrieved(cdb: &OsdCdb, mut reply: ObjectReply) -> Vec<u8> {
         AttributeParameters::Page { .. } => reply.page.map_or_else(Vec::new, Vec::from),
         AttributeParameters::Lists { get: None, .. } => Vec::new(),
         AttributeParameters::Lists { .. } => match cdb.command {
-            // The attributes are in the list of objects.
+            // The attributes are in the list of objects. Only those of the current command are here.
             Command::List { list, .. } | Command::ListCollection { list, .. }
                 if list.with_attributes =>
             {
-                Vec::new()
+                current_of(&reply).map_or_else(Vec::new, |list| list::encode_attributes(&list))
             }
             Command::Create { count: 2.., .. }
             | Command::GetMemberAttributes { .. }
             | Command::SetMemberAttributes { .. }
-            | Command::RemoveMemberObjects { .. } => {
-                reply.members.iter_mut().for_each(bound);
-                list::encode_objects(&reply.members)
-            }
+            | Command::RemoveMemberObjects { .. } => members_of(&mut reply),
             _ => {
                 reply.attributes.retain(|attribute| attribute.value.len() <= MAX_VALUE_LENGTH);
                 list::encode_attributes(&reply.attributes)
@@ -248,9 +245,38 @@ fn retrieved(cdb: &OsdCdb, mut reply: ObjectReply) -> Vec<u8> {
     }
 }
 
+/// Encodes the list of the objects of a command. The attributes of the current command, such as the response integrity
+/// check value, are the last ones of the first object, or in a list of their own if there is no object.
+fn members_of(reply: &mut ObjectReply) -> Vec<u8> {
+    let current = current_of(reply).unwrap_or_default();
+    let Some(first) = reply.members.first_mut() else {
+        return match current.is_empty() {
+            true => list::encode_objects(&[]),
+            false => list::encode_attributes(&current),
+        };
+    };
+    let bytes = |attribute: &Attribute| attribute.value.len().next_multiple_of(8) + 16;
+    let room = usize::from(u16::MAX).saturating_sub(current.iter().map(bytes).sum());
+    bound_to(first, room);
+    first.attributes.extend(current);
+    reply.members.iter_mut().for_each(bound);
+    list::encode_objects(&reply.members)
+}
+
+/// Returns the attributes of the current command page in a reply; `None` if there are none.
+fn current_of(reply: &ObjectReply) -> Option<Vec<Attribute>> {
+    let current = reply.attributes.iter().filter(|attribute| attribute.id.page == CURRENT_COMMAND);
+    let current: Vec<_> = current.cloned().collect();
+    (!current.is_empty()).then_some(current)
+}
+
 /// Leaves out the attributes of one object of a list that do not fit its length field of 16 bits.
 fn bound(object: &mut ListedObject) {
-    let mut left = usize::from(u16::MAX);
+    bound_to(object, usize::from(u16::MAX));
+}
+
+/// Leaves out the attributes of one object of a list that do not fit `left` bytes.
+fn bound_to(object: &mut ListedObject, mut left: usize) {
     object.attributes.retain(|attribute| {
         let length = attribute.value.len().next_multiple_of(8) + 16;
         let fits = attribute.value.len() <= MAX_VALUE_LENGTH && length <= left;
