@@ -110,4 +110,23 @@ mod tests {
             field
         });
     }
+
+    #[test]
+    fn the_report_ascends_and_has_the_common_fields_and_time_outs_of_each_command() {
+        assert!(OPERATIONS.is_sorted_by_key(|entry| entry.service_action));
+        for entry in OPERATIONS.iter() {
+            let usage = entry.usage();
+            assert_eq!(usage[7..10], [0xff; 3], "additional length, service action");
+            assert_eq!(usage[11] & 0x30, 0x30, "format of the attributes parameters");
+            assert!(usage[FIXED..].iter().all(|byte| *byte == 0xff), "attributes and capability");
+        }
+        let time_out = |action: ServiceAction| {
+            let is_it = |entry: &&OperationCodeEntry| entry.service_action == Some(action as u16);
+            OPERATIONS.iter().find(is_it).unwrap().recommended_s
+        };
+        assert_eq!(time_out(ServiceAction::FormatOsd), 24 * 3600);
+        assert_eq!(time_out(ServiceAction::RemoveMemberObjects), 24 * 3600);
+        assert_eq!(time_out(ServiceAction::FlushOsd), 60);
+        assert_eq!(time_out(ServiceAction::Read), 30);
+    }
 }
