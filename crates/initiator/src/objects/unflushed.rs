@@ -159,6 +159,28 @@ mod tests {
     }
 
     #[test]
+    fn a_flush_of_less_than_everything_covers_no_change_of_data() {
+        let list = FlushScope::ContentOrList;
+        let partition = OBJECT.partition;
+        let attributes = FlushScope::AttributesOnly;
+        for flush in [
+            Command::FlushOsd { scope: list },
+            Command::FlushOsd { scope: attributes },
+            Command::FlushPartition { partition, scope: list },
+            Command::FlushPartition {
+                partition: partition + 1,
+                scope: FlushScope::RangeOrEverything,
+            },
+            Command::Flush { object: OBJECT, scope: attributes, length: 0, start: 0 },
+        ] {
+            let mut changes = Unflushed::default();
+            changes.note_change(OBJECT, 1);
+            assert!(changes.end_flush(&flush, changes.begin_flush(), 1), "no restart");
+            assert!(!changes.end_flush(&EVERYTHING, changes.begin_flush(), 2), "{flush:?}");
+        }
+    }
+
+    #[test]
     fn a_change_during_a_flush_belongs_to_the_next_one() {
         let mut changes = Unflushed::default();
         let begun = changes.begin_flush();

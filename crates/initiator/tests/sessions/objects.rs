@@ -347,6 +347,56 @@ async fn one_flush_after_a_restart_of_the_drive_reports_that_changes_may_be_lost
 }
 
 #[tokio::test]
+async fn a_change_with_fua_is_not_lost_in_a_restart_and_a_created_object_is_flushed_by_name() {
+    let drive = Drive::start(true).await;
+    let relay = Relay::start(drive.address).await;
+    let mut settings = Drive::settings(relay.address);
+    // At level 2 the session would survive its connection, and the restart is only simulated.
+    settings.error_recovery_level = 0;
+    let credential = owner(SecurityMethod::CmdRsp);
+    let objects = RemoteObjects::connect(settings, credential, None).await.unwrap();
+    let object = object(&objects).await;
+    let everything = FlushScope::RangeOrEverything;
+    request(&objects, Command::FlushOsd { scope: everything }).await.expect("no restart");
+    // Neither of these two changes is unflushed at the restart.
+    let command = Command::Write { object, length: 1, start: 0 };
+    let write = ObjectRequest::new(command).with_data(Data::from(b"a".to_vec()));
+    objects.request(write.with_fua()).await.expect("a write");
+    let create = Command::Create { partition: PARTITION, requested: 0, count: 1 };
+    let created = request(&objects, create).await.expect("an object").current.object;
+    let (scope, length, start) = (FlushScope::ContentOrList, 0, 0);
+    let flush = Command::Flush { object: created, scope, length, start };
+    request(&objects, flush).await.expect("no restart");
+    drive.unit.boot_epoch.store(2, Ordering::Relaxed);
+    relay.cut();
+    request(&objects, Command::FlushOsd { scope: everything }).await.expect("nothing is lost");
+}
+
+#[tokio::test]
+async fn the_reply_to_a_create_that_was_looked_up_has_all_objects_and_attributes() {
+    let drive = Drive::start(true).await;
+    let relay = Relay::start(drive.address).await;
+    let mut settings = Drive::settings(relay.address);
+    settings.error_recovery_level = 0;
+    let credential = owner(SecurityMethod::CmdRsp);
+    let objects = RemoteObjects::connect(settings, credential, None).await.unwrap();
+    object(&objects).await;
+    drive.unit.stop_at(ServiceAction::Create, StopAt::End);
+    let create = Command::Create { partition: PARTITION, requested: 0, count: 3 };
+    let create = ObjectRequest::new(create).getting(AttributeSelection::One(LENGTH));
+    let cut = async {
+        drive.unit.stopped.notified().await;
+        relay.cut();
+    };
+    let (created, ()) = tokio::join!(objects.request(create), cut);
+    let created = created.unwrap();
+    let first = created.current.object.object;
+    let ids: Vec<_> = created.members.iter().map(|member| member.id).collect();
+    assert_eq!(ids, [first, first + 1, first + 2]);
+    assert_eq!(created.attributes[0].value[..], [0; 8]);
+}
+
+#[tokio::test]
 async fn a_disk_is_no_object_drive_and_an_object_drive_is_no_disk() {
     let drive = Drive::start(false).await;
     let error = RemoteVolume::connect(Drive::settings(drive.address)).await.err().unwrap();
