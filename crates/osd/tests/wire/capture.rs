@@ -13,6 +13,8 @@ const TCP: u8 = 6;
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 const PSH: u8 = 0x08;
+/// Bytes of a segment: its length and that of the headers fit into 16 bits.
+const MOST_PAYLOAD: usize = 60_000;
 
 /// The end of the connection that sends a PDU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,7 +73,12 @@ impl Capture {
         let mut output = PduOutput::default();
         output.push(pdu, Digests::default());
         let bytes: Vec<u8> = output.pieces().flatten().copied().collect();
-        self.segment(from, PSH | ACK, &bytes);
+        self.send_bytes(from, &bytes)
+    }
+
+    /// Adds bytes of a connection. Returns the number of the last frame with some of them.
+    pub fn send_bytes(&mut self, from: Sender, bytes: &[u8]) -> usize {
+        bytes.chunks(MOST_PAYLOAD).for_each(|part| self.segment(from, PSH | ACK, part));
         self.frames
     }
 
