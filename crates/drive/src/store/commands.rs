@@ -389,7 +389,10 @@ impl DriveCore {
         let now = self.now();
         self.run(|transaction| {
             let mut row = find(transaction, object)?;
-            super::object_rows::check_changeable(&row, RefusedField::Object)?;
+            // The content of a snapshot cannot change, but access to it can be permitted and revoked.
+            if !request.set.iter().all(|set| set.id.page == TAG_PAGE || is_policy_tag(set)) {
+                super::object_rows::check_changeable(&row, RefusedField::Object)?;
+            }
             conclude(transaction, &Conclusion::new(self, request, object, now), &mut row, true)
         })
         .await
@@ -455,9 +458,13 @@ impl Drop for FormatEnd<'_> {
 
 /// Returns true if the effect of the command is stable whenever it is answered.
 fn is_always_stable(request: &ObjectRequest) -> bool {
-    let is_tag = |attribute: &Attribute| matches!(attribute.id.number, 0x4000_0001 | 0x4000_0002);
     matches!(request.command, Command::FormatOsd { .. } | Command::RemovePartition { .. })
-        || request.set.iter().any(is_tag)
+        || request.set.iter().any(is_policy_tag)
+}
+
+/// Returns true for the policy access tags: that of the object, and in a partition that of its user objects.
+const fn is_policy_tag(attribute: &Attribute) -> bool {
+    matches!(attribute.id.number, 0x4000_0001 | 0x4000_0002)
 }
 
 fn end_of(start: u64, length: u64) -> Result<u64, ObjectError> {

@@ -323,6 +323,32 @@ fn a_tagged_command_is_performed_once_and_its_result_is_kept() {
 }
 
 #[test]
+fn access_to_a_snapshot_can_be_permitted_and_revoked() {
+    run(async {
+        let store = open(&memory(16 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        let method = object::CopyMethod(0);
+        let command = Command::CreateSnapshot { source: partition, requested: 0, method };
+        let snapshot = perform(&store, command).await.unwrap().current.object;
+        let copy = ObjectAddress::new(snapshot.partition, object.object);
+        for (address, page) in [(snapshot, 0x3000_0005), (copy, 0x5)] {
+            let tag = Attribute::new(page, 0x4000_0001, vec![0, 0, 0, 7]);
+            set(&store, address, tag).await.unwrap();
+            assert_eq!(store.guard_facts(address).await.unwrap().policy_tag, 7);
+            let other = Attribute::new(page & 0xf000_0000 | 0x1_0000, 1, b"x".to_vec());
+            assert!(set(&store, address, other).await.is_err(), "content of a snapshot");
+        }
+        let seed = [1; 20];
+        let key = object::KeyToSet::Partition { partition: snapshot.partition };
+        let set_key = object::SetKeyRequest { key, key_identifier: [0; 7], seed };
+        let tag = Attribute::new(0xf001_0000, 1, vec![5; 16]);
+        let request = ObjectRequest::new(Command::SetKey(set_key)).setting(tag);
+        store.perform(request).await.unwrap();
+    });
+}
+
+#[test]
 fn copies_and_snapshots_share_blocks_until_one_of_them_changes() {
     run(async {
         let volume = memory(64 * MIB);
