@@ -112,8 +112,14 @@ impl Credential {
                 keys.prove(command, lists_collection, system.ok_or_else(missing)?).map(Some)
             }
             Self::Capabilities(granted) => {
-                let granted = granted.iter().find(|granted| granted.permits(command));
-                let granted = granted.ok_or_else(|| {
+                let created = type_of(command, false);
+                let is_for_type = |granted: &&GrantedCapability| {
+                    granted.permits(command) && granted.capability.object_type == created
+                };
+                let mut any = granted.iter().filter(|granted| granted.permits(command));
+                // Objects are created with another key than their partition is listed.
+                let granted = granted.iter().find(is_for_type).filter(|_| command.creates());
+                let granted = granted.or_else(|| any.next()).ok_or_else(|| {
                     let name = OsdCdb::new(*command).service_action().name();
                     let object = command.object();
                     ObjectError::Capability(format!(
@@ -257,21 +263,33 @@ mod tests {
 
     #[test]
     fn each_command_uses_the_capability_that_permits_it() {
+        let partition = ObjectAddress::partition(0x10000);
         let credential = Credential::Capabilities(vec![
             granted(ObjectAddress::ROOT, ObjectType::Root, Permissions::GET_ATTRIBUTES),
             granted(OBJECT, ObjectType::UserObject, Permissions::READ),
-            granted(ObjectAddress::partition(0x10000), ObjectType::UserObject, Permissions::CREATE),
+            granted(partition, ObjectType::Partition, Permissions::CREATE | Permissions::READ),
+            granted(partition, ObjectType::UserObject, Permissions::CREATE),
         ]);
         let prove = |command| credential.prove(&command, false, None);
         let read = prove(Command::Read { object: OBJECT, length: 1, start: 0 }).unwrap().unwrap();
         let root = prove(Command::GetAttributes { object: ObjectAddress::ROOT }).unwrap().unwrap();
         assert_ne!(read.capability, root.capability);
-        prove(Command::Create { partition: 0x10000, requested: 0, count: 1 }).unwrap();
+        let list = ListRequest::default();
+        let listed = prove(Command::List { partition: 0x10000, list }).unwrap().unwrap();
+        let create = Command::Create { partition: 0x10000, requested: 0, count: 1 };
+        let created = prove(create).unwrap().unwrap();
+        // The capability for new objects is signed with another key than that for the partition.
+        assert_ne!(created.capability, listed.capability);
+        let collection = Command::CreateCollection { partition: 0x10000, requested: 0 };
+        assert_eq!(prove(collection).unwrap().unwrap().capability, listed.capability);
         let refused = prove(Command::Write { object: OBJECT, length: 1, start: 0 }).unwrap_err();
         assert!(refused.to_string().contains("WRITE of 10000h/10001h"), "{refused}");
-        let list = ListRequest::default();
         // The capability for new objects of the partition is not one for the partition.
-        assert!(prove(Command::List { partition: 0x10000, list }).is_err());
+        let new =
+            granted(partition, ObjectType::UserObject, Permissions::CREATE | Permissions::READ);
+        let credential = Credential::Capabilities(vec![new]);
+        let list = Command::List { partition: 0x10000, list };
+        assert!(credential.prove(&list, false, None).is_err());
     }
 
     #[test]
