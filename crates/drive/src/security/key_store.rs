@@ -35,7 +35,7 @@ pub const FROZEN_AUDITS: u32 = 0xf001_0001;
 const PARTITIONS: usize = 1_024;
 /// Most frozen audit values of one partition; further ones are left out.
 const AUDITS: usize = 256;
-const ROOT_RECORD: &str = "keys/root";
+pub(super) const ROOT_RECORD: &str = "keys/root";
 
 /// The reason why a drive's keys cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -267,7 +267,15 @@ impl KeyStore {
             Err(error) => return Err(error.into()),
         };
         let root_number = self.root.read().as_ref().map(|root| root.number);
-        let keys = self.read(store, &record_of(partition), PartitionKeys::parse).await?;
+        let keys = match self.read(store, &record_of(partition), PartitionKeys::parse).await {
+            // The replacement of the master key was interrupted.
+            Err(KeyStoreError::Sealed) => {
+                let beside = record_beside(partition);
+                let found = self.read(store, &beside, PartitionKeys::parse).await?;
+                Some(found.ok_or(KeyStoreError::Sealed)?)
+            }
+            found => found?,
+        };
         let keys = keys
             .filter(|keys| keys.created == facts.created && Some(keys.root_number) == root_number);
         let mut request = ObjectRequest::new(Command::GetAttributes { object: address })
@@ -316,8 +324,15 @@ impl KeyStore {
     }
 }
 
-fn record_of(partition: u64) -> String {
+/// Returns the name of the record with the keys of a partition.
+pub(super) fn record_of(partition: u64) -> String {
     format!("keys/{partition:016x}")
+}
+
+/// Returns the name of the record with the keys of a partition under a new master key, while that
+/// replaces the former one.
+pub(super) fn record_beside(partition: u64) -> String {
+    format!("keys/{partition:016x}/new")
 }
 
 #[cfg(test)]
