@@ -94,6 +94,14 @@ impl RemoteObjects {
         self.link.signer.time.now()
     }
 
+    /// Returns a new request tag. A caller that keeps the tag and sets it in a request (`osd::REQUEST_TAG`) can send
+    /// the request again after a restart: the drive performs a command with a tag once.
+    pub async fn request_tag(&self) -> osd::RequestTag {
+        // Tags go by the drive's clock: the drive refuses a tag that is older than those it has forgotten.
+        self.learn_once().await;
+        self.link.signer.time.tag()
+    }
+
     /// Logs out, which takes at most 10 s. Does not flush. Later calls fail.
     pub async fn close(&self) {
         self.link.session.close().await;

@@ -73,11 +73,19 @@ impl RemoteObjects {
         last.map_err(ExchangeError::into_object_error)
     }
 
-    /// Performs a command that must not be performed twice.
+    /// Performs a command that must not be performed twice. Keeps a request tag that the caller has given to the
+    /// request.
     async fn perform_once(&self, mut request: ObjectRequest) -> Result<Exchanged, ObjectError> {
-        let tag = self.link.signer.time.tag();
-        let set = Attribute { id: REQUEST_TAG, value: tag.to_bytes().to_vec().into() };
-        request.set.push(set);
+        let given = request.set.iter().find(|attribute| attribute.id == REQUEST_TAG);
+        let tag = match given.and_then(|attribute| RequestTag::parse(&attribute.value)) {
+            Some(tag) => tag,
+            None => {
+                let tag = self.link.signer.time.tag();
+                let value = tag.to_bytes().to_vec().into();
+                request.set.push(Attribute { id: REQUEST_TAG, value });
+                tag
+            }
+        };
         let mut lost = String::new();
         for _ in 0..ATTEMPTS {
             match self.link.exchange(&request, CommandRepetition::Forbidden).await {
