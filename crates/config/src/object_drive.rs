@@ -26,6 +26,10 @@ pub struct ObjectDriveSettings {
     /// `forebay object key FILE` makes it. This key controls the drive, and without it the drive's other keys cannot be
     /// read. Its mode must be 0600. Required, except with `security = "nosec"`.
     pub master_key_file: Option<PathBuf>,
+    /// File with the former master key, while `master_key_file` names a new one: at the start, the drive's keys are
+    /// sealed under the new key. Remove this key afterwards, and set new root and partition keys with
+    /// `forebay object set-key --all`.
+    pub former_master_key_file: Option<PathBuf>,
     /// OSD SYSTEM ID, 40 hexadecimal digits: part of what capabilities are signed with, so each drive needs its own. If
     /// left out: derived from the serial number.
     pub system_id: Option<String>,
@@ -64,6 +68,7 @@ impl Default for ObjectDriveSettings {
         Self {
             security: DriveSecurity::default(),
             master_key_file: None,
+            former_master_key_file: None,
             system_id: None,
             nonce_window: TimeSpan::seconds(300),
             nonces: 65_536,
@@ -81,6 +86,17 @@ impl ObjectDriveSettings {
         let needs_key = self.security != DriveSecurity::Nosec;
         let example = "\"drive.key\"; make it with `forebay object key drive.key`";
         required(at, "master_key_file", needs_key && self.master_key_file.is_none(), example)?;
+        let former = self.former_master_key_file.is_some();
+        required(at, "master_key_file", former && self.master_key_file.is_none(), example)?;
+        if former && self.former_master_key_file == self.master_key_file {
+            let remedy =
+                "leave it out, or name the file with the key that `master_key_file` replaces";
+            return wrong(
+                at.key("former_master_key_file"),
+                "the same file as `master_key_file`",
+                remedy,
+            );
+        }
         if let Some(id) = &self.system_id
             && parse_system_id(id).is_none()
         {
@@ -127,7 +143,9 @@ impl ObjectDriveSettings {
     }
 
     pub(crate) fn resolve(&mut self, folder: &Path) {
-        self.master_key_file = self.master_key_file.take().map(|path| folder.join(path));
+        for file in [&mut self.master_key_file, &mut self.former_master_key_file] {
+            *file = file.take().map(|path| folder.join(path));
+        }
     }
 
     /// Returns the OSD SYSTEM ID of the settings.
@@ -223,6 +241,18 @@ mod tests {
         let settings = parse("[target.unit.object]\nmaster_key_file = \"drive.key\"\n").unwrap();
         let object = settings.target[0].unit[0].object.as_ref().unwrap();
         assert_eq!(object.security, DriveSecurity::Cmdrsp);
+    }
+
+    #[test]
+    fn a_former_master_key_needs_another_one_that_replaces_it() {
+        let unit =
+            |keys: &str| parse(&format!("[target.unit.object]\nsecurity = \"nosec\"\n{keys}"));
+        let former = "former_master_key_file = \"former.key\"\n";
+        let error = unit(former).unwrap_err();
+        assert!(error.contains("`master_key_file` is missing"), "{error}");
+        let error = unit(&format!("{former}master_key_file = \"former.key\"\n")).unwrap_err();
+        assert!(error.contains("the same file as `master_key_file`"), "{error}");
+        assert!(unit(&format!("{former}master_key_file = \"drive.key\"\n")).is_ok());
     }
 
     #[test]
