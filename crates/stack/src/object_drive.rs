@@ -8,7 +8,10 @@ pub use drive::{DriveExamination, DriveFinding};
 use drive::{
     DriveIdentity, DriveOptions, DriveStore, ExaminationProgress, Limits, ListLimits, ObjectUnit,
     OpenError, examine_drive,
-    security::{DriveClock, HostTime, KeyStore, KeyStoreError, Security, SecuritySettings},
+    security::{
+        DriveClock, HostTime, KeyStore, KeyStoreError, Security, SecuritySettings,
+        replace_master_key,
+    },
 };
 use osd::security::{KeyPair, SecurityMethod, SystemId, parse_master_key};
 use unit::{LogicalUnit, PrimaryUnit, UnitIdentity};
@@ -39,6 +42,7 @@ impl ServedDrive {
     ) -> Result<Self, NotOpened> {
         let settings = unit.object.clone().unwrap_or_default();
         let master = settings.master_key_file.as_deref().map(read_master_key).transpose()?;
+        let former = settings.former_master_key_file.as_deref().map(read_master_key).transpose()?;
         let system = settings.system_id().unwrap_or_else(|| system_id(&identity));
         let primary = open_primary(identity.clone(), folder)?;
         let clock = Arc::new(DriveClock::new(HostTime::default()));
@@ -56,7 +60,8 @@ impl ServedDrive {
             nonces: settings.nonces as usize,
             system,
         };
-        let security = match Security::open(&*store, checks, master, clock).await {
+        let opened = open_security(&store, checks, [master, former], clock).await;
+        let security = match opened {
             Ok(security) => security,
             Err(error) => {
                 // Ignore an error of the close: no data was written since the start that could be lost.
@@ -254,11 +259,27 @@ pub fn unopened(serial: &str, error: &OpenError) -> Failure {
     })
 }
 
+/// Opens the check of commands with the master key. If there is a former one, seals the keys of the drive under the new
+/// one first.
+async fn open_security(
+    store: &DriveStore,
+    checks: SecuritySettings,
+    [master, former]: [Option<KeyPair>; 2],
+    clock: Arc<DriveClock>,
+) -> Result<Security, KeyStoreError> {
+    if let (Some(master), Some(former)) = (&master, &former) {
+        let records = replace_master_key(store, former, master, checks.system).await?;
+        tracing::info!(records, "the keys of the drive are sealed under the new master key");
+    }
+    Security::open(store, checks, master, clock).await
+}
+
 fn refused_keys(serial: &str, settings: &ObjectDriveSettings, error: &KeyStoreError) -> Failure {
     let failure = Failure::new(format!("the object drive {serial} cannot be used: {error}"));
     let remedy = match (error, &settings.master_key_file) {
         (KeyStoreError::Sealed, Some(path)) => format!(
-            "restore the master key file with which the drive was first served as {}",
+            "restore the master key file with which the drive was served before as {}; a new key replaces it at a start \
+             with the former file as `former_master_key_file`",
             path.display()
         ),
         (KeyStoreError::Sealed, None) => {
