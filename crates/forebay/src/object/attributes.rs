@@ -20,8 +20,8 @@ use crate::{
 /// Shows the attributes of OSD-2 that are defined.
 pub async fn info(args: &DriveArgs, object: Option<ObjectName>) -> Result<(), Failure> {
     let address = object.map_or(ObjectAddress::ROOT, |name| name.0);
-    let object_type = address.known_type().unwrap_or(ObjectType::UserObject);
     let drive = connect(args).await?;
+    let object_type = drive.type_of(address).await;
     let mut get = ObjectRequest::new(Command::GetAttributes { object: address });
     // The policy/security page needs another permission.
     let security = StandardPage::PolicySecurity.of(object_type);
@@ -68,7 +68,14 @@ async fn get_all(
     get: &[AttributeName],
 ) -> Result<Vec<Attribute>, Failure> {
     let mut request = ObjectRequest::new(Command::GetAttributes { object: address });
+    let collection = ObjectType::Collection;
     request.get = match get {
+        // Only the pages of a collection say that the command needs a capability for one.
+        [] if drive.type_of(address).await == collection => {
+            let pages =
+                [StandardPage::Information, StandardPage::Timestamps, StandardPage::PolicySecurity];
+            pages.map(|page| AttributeSelection::Page(page.of(collection))).to_vec()
+        }
         [] => vec![AttributeSelection::All],
         get => get.iter().map(|name| AttributeSelection::One(name.0)).collect(),
     };

@@ -2,7 +2,10 @@
 
 use control::Failure;
 use initiator::{Credential, OwnKeys, RemoteObjects, Settings, Url};
-use object::{Command, ObjectReply, ObjectRequest};
+use object::{
+    AttributeId, AttributeSelection, Command, ObjectAddress, ObjectReply, ObjectRequest,
+    ObjectType, StandardPage,
+};
 use osd::security::{Algorithm, SecurityMethod, SystemId};
 
 use super::{credential_file, errors::failed, hex, key_file};
@@ -80,6 +83,23 @@ impl Drive<'_> {
     }
 
     /// Returns the keys of the drive's owner.
+    /// Returns the type of an object. An object is taken for a user object if the drive does not show that it is a
+    /// collection: the identifiers do not differ.
+    pub async fn type_of(&self, object: ObjectAddress) -> ObjectType {
+        if let Some(known) = object.known_type() {
+            return known;
+        }
+        let kind = AttributeId::new(StandardPage::Information.of(ObjectType::Collection), 0xa);
+        let get = ObjectRequest::new(Command::GetAttributes { object })
+            .getting(AttributeSelection::One(kind));
+        match self.objects.request(get).await {
+            Ok(reply) if reply.attributes.iter().any(|one| !one.value.is_empty()) => {
+                ObjectType::Collection
+            }
+            _ => ObjectType::UserObject,
+        }
+    }
+
     pub fn owner(&self) -> Result<&OwnKeys, Failure> {
         self.objects.credential().owner().ok_or_else(|| {
             Failure::settings("only the owner of a drive can do this")

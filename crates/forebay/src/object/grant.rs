@@ -41,7 +41,7 @@ pub async fn grant(
     let permissions = parse(names)?;
     let drive = connect(args).await?;
     let (owner, system) = (drive.owner()?, drive.system()?);
-    let object_type = object.known_type().unwrap_or(ObjectType::UserObject);
+    let object_type = drive.type_of(object).await;
     let (tag, created) = policy(&drive, object, object_type).await?;
     let ms = u64::try_from(expires.0.as_millis()).unwrap_or(u64::MAX);
     let expiration = Timestamp::from_ms(drive.objects.drive_time().as_ms().saturating_add(ms));
@@ -60,15 +60,16 @@ pub async fn grant(
         let key = SigningKey::Partition { partition };
         grants.push((about(object.to_string()), owner.grant(&bound, key, &system)));
         if permissions.contain(Permissions::CREATE) {
-            // New objects are created with a working key, and with a capability for their type.
-            let new = Capability {
-                policy_tag: 0,
-                created: Timestamp::ZERO,
-                ..capability(object, ObjectType::UserObject, permissions)
-            };
+            // New objects are created with a working key, and with a capability for their type. Its tag and its
+            // created time are those of the partition, too.
             let key = SigningKey::Working { partition };
-            grants
-                .push((about(format!("new objects of {object}")), owner.grant(&new, key, &system)));
+            for (what, object_type) in
+                [("objects", ObjectType::UserObject), ("collections", ObjectType::Collection)]
+            {
+                let new = Capability { object_type, ..bound };
+                let new = owner.grant(&new, key, &system);
+                grants.push((about(format!("new {what} of {object}")), new));
+            }
         }
     } else {
         let key = SigningKey::Working { partition };
@@ -82,16 +83,22 @@ pub async fn grant(
     credential_file::write(out, &grants)?;
     if args.json {
         let shown = out.display().to_string();
-        return print_line(json!({ "file": shown, "expires_ms": expiration.as_ms() }));
+        return print_line(
+            json!({ "file": shown, "expires_ms": expiration.as_ms(), "policy_access_tag": tag }),
+        );
     }
-    print_line(format_args!("{} permits {} of {object}", out.display(), names.join(", ")))
+    print_line(format_args!(
+        "{} permits {} of {object} while its policy access tag is {tag}",
+        out.display(),
+        names.join(", ")
+    ))
 }
 
 pub async fn revoke(args: &DriveArgs, name: ObjectName) -> Result<(), Failure> {
     let object = name.0;
-    let object_type = object.known_type().unwrap_or(ObjectType::UserObject);
     let drive = connect(args).await?;
     drive.owner()?;
+    let object_type = drive.type_of(object).await;
     let numbers: &[u32] = match object_type {
         ObjectType::Partition => &[TAG, OBJECTS_TAG],
         _ => &[TAG],

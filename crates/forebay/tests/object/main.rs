@@ -1,4 +1,4 @@
-//! Tests `forebay object` with an object drive behind a real target.
+//! Tests `forebay object` with an object drive behind a real target, and with served drives.
 
 mod node {
     pub const NAME: &str = "iqn.2026-11.io.forebay.test:drive";
@@ -6,6 +6,11 @@ mod node {
 #[allow(dead_code)] // the tests of the initiator use the other parts
 #[path = "../../../initiator/tests/sessions/support/drive.rs"]
 mod drive;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod revocations;
+mod served;
 
 use std::{
     fs,
