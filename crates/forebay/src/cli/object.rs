@@ -96,6 +96,9 @@ pub enum ObjectAct {
     },
     /// Read an object into a file
     #[command(
+        /// File that records the interrupted put [default: FILE.put-PID-OID]
+        #[arg(long, value_name = "FILE")]
+        state: Option<PathBuf>,
         after_help = "Example:\n  forebay object get iscsi://10.0.0.2/iqn.2026-11.com.example:drive 10000h/10001h copy.tar"
     )]
     Get {
@@ -123,6 +126,12 @@ pub enum ObjectAct {
     },
     /// Remove a partition, an object or a collection
     #[command(
+        /// Continue an append that was interrupted: append only what the object lacks
+        #[arg(long)]
+        resume: bool,
+        /// File that records the progress [default: FILE.append-PID-OID]
+        #[arg(long, value_name = "FILE")]
+        state: Option<PathBuf>,
         after_help = "Example:\n  forebay object remove iscsi://10.0.0.2/iqn.2026-11.com.example:drive 10000h/10001h"
     )]
     Remove {

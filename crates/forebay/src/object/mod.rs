@@ -5,6 +5,7 @@ mod errors;
 mod key_file;
 mod credential_file;
 mod connect;
+mod interrupted;
 mod show;
 mod attributes;
 mod collection;
@@ -30,13 +31,15 @@ pub async fn run(act: ObjectAct) -> Result<(), Failure> {
         ObjectAct::Create { drive, object, partition, count } => {
             create::create(&drive, object, partition, count).await
         }
-        ObjectAct::Put { drive, object, file, resume } => {
-            transfer::put(&drive, object, &file, resume).await
+        ObjectAct::Put { drive, object, file, resume, state } => {
+            transfer::put(&drive, object, &file, resume, state.as_deref()).await
         }
         ObjectAct::Get { drive, object, file, resume } => {
             transfer::get(&drive, object, &file, resume).await
         }
-        ObjectAct::Append { drive, object, file } => transfer::append(&drive, object, &file).await,
+        ObjectAct::Append { drive, object, file, resume, state } => {
+            transfer::append(&drive, object, &file, resume, state.as_deref()).await
+        }
         ObjectAct::Remove { drive, object, with_contents, collection } => {
             create::remove(&drive, object, with_contents, collection).await
         }

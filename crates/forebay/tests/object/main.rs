@@ -9,6 +9,7 @@ mod drive;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod interruptions;
 mod revocations;
 mod served;
 
@@ -105,7 +106,7 @@ async fn files_are_put_into_objects_and_got_back() {
     assert!(scene.owner("append", &[&name, text(&more)]).await.contains("3000001"));
     let listed = scene.owner("list", &["20000h", "--long"]).await;
     assert!(listed.contains("3000005"), "{listed}");
-    scene.owner("put", &[&name, text(&file), "--resume"]).await;
+    scene.owner("put", &[&name, text(&file)]).await;
     scene.owner("attributes", &[&name, "--set", "1h/9h=a name"]).await;
     let shown = scene.owner("attributes", &[&name, "--get", "1h/9h"]).await;
     assert!(shown.contains("a name") && shown.contains("username"), "{shown}");
