@@ -22,6 +22,9 @@ pub enum ObjectAct {
     Key {
         /// File to create: two lines of 64 hexadecimal digits
         file: PathBuf,
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Delete everything on a drive, and set its root key
     #[command(
@@ -93,12 +96,12 @@ pub enum ObjectAct {
         /// Continue a put that was interrupted
         #[arg(long)]
         resume: bool,
-    },
-    /// Read an object into a file
-    #[command(
         /// File that records the interrupted put [default: FILE.put-PID-OID]
         #[arg(long, value_name = "FILE")]
         state: Option<PathBuf>,
+    },
+    /// Read an object into a file
+    #[command(
         after_help = "Example:\n  forebay object get iscsi://10.0.0.2/iqn.2026-11.com.example:drive 10000h/10001h copy.tar"
     )]
     Get {
@@ -123,15 +126,15 @@ pub enum ObjectAct {
         object: ObjectName,
         /// File to read
         file: PathBuf,
-    },
-    /// Remove a partition, an object or a collection
-    #[command(
         /// Continue an append that was interrupted: append only what the object lacks
         #[arg(long)]
         resume: bool,
         /// File that records the progress [default: FILE.append-PID-OID]
         #[arg(long, value_name = "FILE")]
         state: Option<PathBuf>,
+    },
+    /// Remove a partition, an object or a collection
+    #[command(
         after_help = "Example:\n  forebay object remove iscsi://10.0.0.2/iqn.2026-11.com.example:drive 10000h/10001h"
     )]
     Remove {
@@ -241,6 +244,9 @@ pub enum ObjectAct {
         /// Set the key even if it works already
         #[arg(long)]
         force: bool,
+        /// Set the root key and the keys of all partitions
+        #[arg(long, conflicts_with = "partition")]
+        all: bool,
     },
     /// Sign a capability for another client, and write it to a new file
     ///

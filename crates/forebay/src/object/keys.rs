@@ -7,6 +7,7 @@ use serde_json::json;
 use super::{
     connect::{Drive, connect},
     create::set_partition_keys,
+    show::Lister,
 };
 use crate::{
     cli::{DriveArgs, ObjectName},
@@ -50,6 +51,32 @@ pub async fn set_key(
     }
     drive.close().await;
     done(args, if is_set { "the key works already" } else { "the key is set" })
+}
+
+/// Sets the root key and the keys of all partitions, as far as they do not work already.
+pub async fn set_all(args: &DriveArgs, force: bool) -> Result<(), Failure> {
+    let drive = connect(args).await?;
+    drive.owner()?;
+    let mut set = 0;
+    if force || !works(&drive, ObjectAddress::ROOT).await? {
+        set_root_key(&drive).await?;
+        set += 1;
+    }
+    let mut partitions = Lister::new(0, false);
+    while let Some(part) = partitions.next(&drive).await? {
+        for partition in part {
+            let address = ObjectAddress::partition(partition.id);
+            if force || !works(&drive, address).await? {
+                set_partition_keys(&drive, partition.id).await?;
+                set += 1;
+            }
+        }
+    }
+    drive.close().await;
+    if args.json {
+        return print_line(json!({ "set": set }));
+    }
+    print_line(format_args!("{set} of the root key and the partition keys were set"))
 }
 
 async fn set_root_key(drive: &Drive<'_>) -> Result<(), Failure> {

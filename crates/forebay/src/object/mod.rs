@@ -17,12 +17,16 @@ mod grant;
 mod verify;
 
 use control::Failure;
+use serde_json::json;
 
-use crate::cli::ObjectAct;
+use crate::{cli::ObjectAct, output::print_line};
 
 pub async fn run(act: ObjectAct) -> Result<(), Failure> {
     match act {
-        ObjectAct::Key { file } => key_file::make(&file),
+        ObjectAct::Key { file, json } => {
+            key_file::make(&file)?;
+            if json { print_line(json!({ "file": file.display().to_string() })) } else { Ok(()) }
+        }
         ObjectAct::Format { drive, lose_data } => keys::format(&drive, lose_data).await,
         ObjectAct::Info { drive, object } => attributes::info(&drive, object).await,
         ObjectAct::List { drive, partition, long, collections } => {
@@ -57,9 +61,10 @@ pub async fn run(act: ObjectAct) -> Result<(), Failure> {
             let change = snapshot::Change { clone_it, detach, refresh, restore };
             snapshot::run(&drive, partition, change).await
         }
-        ObjectAct::SetKey { drive, partition, force } => {
-            keys::set_key(&drive, partition, force).await
-        }
+        ObjectAct::SetKey { drive, partition, force, all } => match all {
+            true => keys::set_all(&drive, force).await,
+            false => keys::set_key(&drive, partition, force).await,
+        },
         ObjectAct::Grant { drive, object, permissions, expires, out } => {
             grant::grant(&drive, object, &permissions, expires, &out).await
         }

@@ -10,6 +10,7 @@ mod drive;
 mod support;
 
 mod interruptions;
+mod master_key;
 mod revocations;
 mod served;
 
