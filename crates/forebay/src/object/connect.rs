@@ -34,7 +34,8 @@ pub async fn connect(args: &DriveArgs) -> Result<Drive<'_>, Failure> {
     let connected = RemoteObjects::connect(settings, credential(args)?, system).await;
     let objects = connected.map_err(|error| {
         Failure::new(format!("cannot use {}: {error}", args.url)).remedy(format!(
-            "see which units are there, and whether they admit this host: `forebay ls {}`",
+            "check that the node of the drive runs, which units it has, and whether they admit this host: `forebay ls \
+             {}`",
             args.url
         ))
     })?;
@@ -82,7 +83,6 @@ impl Drive<'_> {
         self.perform(action, ObjectRequest::new(command)).await
     }
 
-    /// Returns the keys of the drive's owner.
     /// Returns the type of an object. An object is taken for a user object if the drive does not show that it is a
     /// collection: the identifiers do not differ.
     pub async fn type_of(&self, object: ObjectAddress) -> ObjectType {
@@ -100,6 +100,7 @@ impl Drive<'_> {
         }
     }
 
+    /// Returns the keys of the drive's owner.
     pub fn owner(&self) -> Result<&OwnKeys, Failure> {
         self.objects.credential().owner().ok_or_else(|| {
             Failure::settings("only the owner of a drive can do this")

@@ -11,6 +11,7 @@ mod support;
 
 mod interruptions;
 mod master_key;
+mod mistakes;
 mod revocations;
 mod served;
 
