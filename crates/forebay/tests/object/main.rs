@@ -14,6 +14,7 @@ mod master_key;
 mod mistakes;
 mod revocations;
 mod served;
+mod subcommands;
 
 use std::{
     fs,
