@@ -83,8 +83,8 @@ impl Drive<'_> {
         self.perform(action, ObjectRequest::new(command)).await
     }
 
-    /// Returns the type of an object. An object is taken for a user object if the drive does not show that it is a
-    /// collection: the identifiers do not differ.
+    /// Returns the type of an object. The identifiers of user objects and collections do not differ: an object is
+    /// treated as a user object unless the drive shows that it is a collection.
     pub async fn type_of(&self, object: ObjectAddress) -> ObjectType {
         if let Some(known) = object.known_type() {
             return known;

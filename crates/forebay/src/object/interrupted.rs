@@ -140,7 +140,7 @@ impl ProgressFile {
                 Err(Failure::new(format!(
                     "the transfer has ended, but its record {shown} cannot be removed: {error}"
                 ))
-                .remedy("remove it, so that a later transfer is not taken for this one"))
+                .remedy("remove it, so that a later transfer is not mistaken for this one"))
             }
             _ => Ok(()),
         }

@@ -34,7 +34,7 @@ use crate::{
 const PIECE: u64 = 1 << 20;
 /// The most commands in flight: together as much as a gigabit link carries in a round trip of 64 ms.
 const IN_FLIGHT: usize = 8;
-/// A put is made stable each time after so many bytes, and continues there: eight times as many as are in flight, so
+/// The bytes after which a put is made stable, and from where it continues: eight times as many as are in flight, so
 /// that the wait for the flush costs little.
 const STABLE_EVERY: u64 = 8 * IN_FLIGHT as u64 * PIECE;
 const LENGTH: AttributeId = AttributeId::new(0x1, 0x82);
