@@ -22,6 +22,11 @@ pub trait DriveBacking: ObjectStore {
     /// Returns a number that increases each time the drive starts.
     fn boot_epoch(&self) -> u16;
 
+    /// Returns true if a capability that is restricted to this boot epoch is valid.
+    fn accepts_boot_epoch(&self, boot_epoch: u16) -> bool {
+        boot_epoch == self.boot_epoch()
+    }
+
     /// Checks, before data is solicited, that the drive and its quotas have room for a command.
     ///
     /// # Errors
@@ -52,6 +57,10 @@ impl DriveBacking for DriveStore {
 
     fn boot_epoch(&self) -> u16 {
         Self::boot_epoch(self)
+    }
+
+    fn accepts_boot_epoch(&self, boot_epoch: u16) -> bool {
+        Self::accepts_boot_epoch(self, boot_epoch)
     }
 
     fn check_room(&self, command: &Command) -> Reply<'_, Result<(), ObjectError>> {

@@ -252,7 +252,12 @@ pub fn unopened(serial: &str, error: &OpenError) -> Failure {
         OpenError::Truncated { .. } => {
             "the end of the volume is missing: restore the whole file or device, or correct the slice"
         }
-        OpenError::Superblocks | OpenError::Tables(_) | OpenError::Log => {
+        OpenError::OtherDrive { .. } => {
+            "name the volume of this drive in `stack`; if it is this drive, and its target or serial number has \
+             changed, set `system_id` to the former id: f1810010 and the digits above, unless it was set before"
+        }
+        OpenError::Contradiction | OpenError::Superblocks | OpenError::Tables(_)
+ | OpenError::Log => {
             "restore the volume from a copy; `forebay check` examines a copy without changing it"
         }
         OpenError::Volume(_) => "check the disk below the drive, and start again",

@@ -203,7 +203,7 @@ impl Security {
         }
         self.check_nonce(signed, proof.method, cdb.nonce)?;
         self.check_frozen(store, signed).await?;
-        if capability.boot_epoch != 0 && capability.boot_epoch != store.boot_epoch() {
+        if capability.boot_epoch != 0 && !store.accepts_boot_epoch(capability.boot_epoch) {
             return Err(Refused::at(RefusedReason::BootEpoch, CAPABILITY + 64));
         }
         check_command(capability, cdb)?;

@@ -29,6 +29,8 @@ pub(crate) struct DriveCore {
     pub(crate) options: DriveOptions,
     /// The boot epoch of this start.
     pub(crate) boot_epoch: u16,
+    /// Boot epochs were given twice.
+    pub(crate) has_wrapped: bool,
     pub(crate) superblock: tokio::sync::Mutex<Superblock>,
     pub(crate) loader: mpsc::Sender<LoadJob>,
     pub(crate) committer: mpsc::Sender<CommitJob>,

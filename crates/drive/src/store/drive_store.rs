@@ -18,7 +18,7 @@ use super::{
     options::{DriveOptions, DriveStatistics, GuardFacts, OpenError},
     scrubbing::ScrubReport,
     space::check_space,
-    superblock::{DriveState, Found, Superblock},
+    superblock::{DriveState, Found, Superblock, identity_of},
     tables::{Tables, commit_rows, first_rows, open_database},
     worker,
 };
@@ -49,9 +49,14 @@ impl DriveStore {
         let disk = Arc::new(DriveDisk::new(volume));
         let mutation = Arc::new(mutation);
         let mut superblock = match Superblock::read(&disk).await? {
-            Found::Drive(found) => found,
+            Found::Drive { mut superblock, is_damaged } => {
+                superblock.check_identity(&options.identity.system_id)?;
+                // The lost copy may have had the next boot epoch.
+                superblock.advance(is_damaged.into());
+                superblock
+            }
             Found::Zeros => {
-                let identity = options.identity.system_id[..16].try_into().expect("20 bytes");
+                let identity = identity_of(&options.identity.system_id);
                 let mut planned = Superblock::plan(disk.bytes(), identity)?;
                 planned.write(&disk, &mutation).await?;
                 planned
@@ -73,7 +78,7 @@ impl DriveStore {
         let ended = || OpenError::Tables("the thread that opened them ended".into());
         let tables = Arc::new(result.await.map_err(|_| ended())??);
         superblock.state = DriveState::InUse;
-        superblock.boot_epoch = superblock.boot_epoch.checked_add(1).unwrap_or(1);
+        superblock.advance(1);
         superblock.write(&disk, &mutation).await?;
         let core = start(tables, options, superblock, runtime)?;
         core.commit(true).await.map_err(|error| OpenError::Tables(error.to_string()))?;
@@ -169,6 +174,13 @@ impl DriveStore {
         self.core.boot_epoch
     }
 
+    /// Returns true if a capability for this boot epoch is valid. After 65,535 starts boot epochs come again, so a
+    /// capability of an earlier start could not be told from one of this start: then none is valid.
+    #[must_use]
+    pub fn accepts_boot_epoch(&self, boot_epoch: u16) -> bool {
+        !self.core.has_wrapped && boot_epoch == self.core.boot_epoch
+    }
+
     #[must_use]
     pub fn statistics(&self) -> DriveStatistics {
         use std::sync::atomic::Ordering;
@@ -243,6 +255,7 @@ fn start(
         tables,
         options,
         boot_epoch: superblock.boot_epoch,
+        has_wrapped: superblock.has_wrapped,
         superblock: tokio::sync::Mutex::new(superblock),
         loader: load,
         committer: commit,

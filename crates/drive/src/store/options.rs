@@ -90,10 +90,20 @@ pub enum OpenError {
     Superblocks,
     #[error("the log of the object drive is damaged: acknowledged changes in it are lost")]
     Log,
+    #[error(
+        "the two superblocks on the volume contradict each other: one is of another object drive"
+    )]
+    Contradiction,
+    #[error("the volume holds another object drive, whose OSD SYSTEM ID ends in {}", hexadecimal(.identity))]
+    OtherDrive { identity: [u8; 16] },
     #[error("the tables of the object drive are damaged: {0}")]
     Tables(String),
     #[error("the volume failed: {0}")]
     Volume(#[from] volume::Error),
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The facts about an object that the check of a capability compares.

@@ -17,9 +17,10 @@
 //! | 8..12 | format version |
 //! | 12..14 | boot epoch |
 //! | 14 | state: 1 being formatted, 2 in use, 3 closed |
+//! | 15 | 1: the boot epoch has begun again from 1 |
 //! | 16..24 | sequence number: the copy with the higher number counts |
-//! | 24..40 | drive identity, random |
-//! | 40..48 | bytes of the volume when it was formatted |
+//! | 24..40 | drive identity: the last 16 bytes of the OSD SYSTEM ID |
+//! | 40..48 | bytes of the volume that the drive uses |
 //! | 48..56 | bytes of the tables |
 //! | 56..64 | first byte of data |
 //! | 64..72 | number of data blocks |
@@ -73,6 +74,8 @@ pub(crate) enum DriveState {
 pub(crate) struct Superblock {
     pub(crate) state: DriveState,
     pub(crate) boot_epoch: u16,
+    /// Boot epochs were given twice, so they prove nothing about the age of a capability.
+    pub(crate) has_wrapped: bool,
     pub(crate) sequence: u64,
     pub(crate) identity: [u8; 16],
     pub(crate) volume_bytes: u64,
@@ -85,7 +88,11 @@ pub(crate) struct Superblock {
 /// The content of the places of the superblocks.
 pub(crate) enum Found {
     Zeros,
-    Drive(Superblock),
+    Drive {
+        superblock: Superblock,
+        /// The other copy cannot be read. It may have been the newer one.
+        is_damaged: bool,
+    },
 }
 
 impl Superblock {
@@ -100,6 +107,7 @@ impl Superblock {
         Ok(Self {
             state: DriveState::Formatting,
             boot_epoch: 0,
+            has_wrapped: false,
             sequence: 0,
             identity,
             volume_bytes,
@@ -126,6 +134,7 @@ impl Superblock {
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[12..14].copy_from_slice(&self.boot_epoch.to_le_bytes());
         bytes[14] = self.state as u8;
+        bytes[15] = self.has_wrapped.into();
         bytes[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.identity);
         bytes[40..48].copy_from_slice(&self.volume_bytes.to_le_bytes());
@@ -161,6 +170,7 @@ impl Superblock {
         let found = Self {
             state,
             boot_epoch: u16::from_le_bytes([bytes[12], bytes[13]]),
+            has_wrapped: bytes[15] != 0,
             sequence: number(16),
             identity: bytes[24..40].try_into().expect("16 bytes"),
             volume_bytes: number(40),
@@ -183,6 +193,32 @@ impl Superblock {
                 .is_some_and(|end| end <= self.volume_bytes)
     }
 
+    /// Advances the boot epoch by `count` starts. Zero is left out: it stands for any boot epoch in capabilities.
+    pub(crate) fn advance(&mut self, count: u16) {
+        for _ in 0..count {
+            self.has_wrapped |= self.boot_epoch == u16::MAX;
+            self.boot_epoch = self.boot_epoch.checked_add(1).unwrap_or(1);
+        }
+    }
+
+    /// Fails unless this is a superblock of the drive with this OSD SYSTEM ID.
+    pub(crate) fn check_identity(&self, system_id: &[u8; 20]) -> Result<(), OpenError> {
+        match self.identity == identity_of(system_id) {
+            true => Ok(()),
+            false => Err(OpenError::OtherDrive { identity: self.identity }),
+        }
+    }
+
+    /// Fails unless `other` can be an earlier superblock of this drive.
+    fn check_earlier(&self, other: &Self) -> Result<(), OpenError> {
+        let fixed = |of: &Self| (of.identity, of.tables_bytes, of.data_start);
+        let is_earlier = other.sequence < self.sequence && other.data_blocks <= self.data_blocks;
+        match is_earlier && fixed(self) == fixed(other) {
+            true => Ok(()),
+            false => Err(OpenError::Contradiction),
+        }
+    }
+
     /// Returns the newest intact superblock of the volume.
     pub(crate) async fn read(disk: &DriveDisk) -> Result<Found, OpenError> {
         let bytes = disk.bytes();
@@ -190,22 +226,29 @@ impl Superblock {
             return Err(OpenError::TooSmall { bytes, least: LEAST_VOLUME });
         }
         let head = disk.read(0, LOG_START).await?.into_bytes();
-        let mut newest: Option<Self> = None;
+        let mut copies: Vec<Self> = Vec::new();
         let mut has_magic = false;
+        let mut is_written = false;
         for at in COPIES.map(|at| at as usize) {
             has_magic |= head[at..at + 8] == *MAGIC;
-            if let Some(found) = Self::decode(&head[at..at + SIZE]) {
-                let found = found?;
-                if newest.as_ref().is_none_or(|known| known.sequence < found.sequence) {
-                    newest = Some(found);
-                }
+            match Self::decode(&head[at..at + SIZE]) {
+                Some(found) => copies.push(found?),
+                None => is_written |= head[at..at + SIZE].iter().any(|byte| *byte != 0),
             }
+        }
+        copies.sort_by_key(|copy| copy.sequence);
+        // Only the first superblock of a new drive is alone, with zeros in the place of the other one.
+        let is_first = copies.iter().all(|copy| copy.sequence == 1) && !is_written;
+        let is_damaged = copies.len() == 1 && !is_first;
+        let newest = copies.pop();
+        if let (Some(newest), Some(older)) = (&newest, copies.pop()) {
+            newest.check_earlier(&older)?;
         }
         match newest {
             Some(found) if found.volume_bytes > bytes => {
                 Err(OpenError::Truncated { bytes, formatted: found.volume_bytes })
             }
-            Some(found) => Ok(Found::Drive(found)),
+            Some(found) => Ok(Found::Drive { superblock: found, is_damaged }),
             None if has_magic => Err(OpenError::Superblocks),
             None if is_blank(disk, &head).await? => Ok(Found::Zeros),
             None => Err(OpenError::Foreign),
@@ -228,6 +271,12 @@ impl Superblock {
         };
         disk.write(at, Data::from(Bytes::from(block)), durability).await
     }
+}
+
+/// Returns the identity of the drive with this OSD SYSTEM ID. Its first four bytes are the same for all drives whose id is
+/// derived from a serial number.
+pub(crate) fn identity_of(system_id: &[u8; 20]) -> [u8; 16] {
+    std::array::from_fn(|at| system_id[at + 4])
 }
 
 /// Returns the bytes of the tables' part. redb doubles its file up to regions of 4 GiB, and then adds regions. A part
@@ -257,7 +306,7 @@ mod tests {
     #[test]
     fn a_superblock_decodes_as_it_was_encoded_and_a_flipped_bit_is_noticed() {
         let mut planned = Superblock::plan(64 << 20, [7; 16]).unwrap();
-        (planned.boot_epoch, planned.sequence) = (0x1234, 99);
+        (planned.boot_epoch, planned.has_wrapped, planned.sequence) = (0x1234, true, 99);
         let bytes = planned.encode();
         assert_eq!(Superblock::decode(&bytes).unwrap().unwrap(), planned);
         for bit in 0..SIZE * 8 {

@@ -7,6 +7,7 @@ mod basics;
 mod tags;
 mod members;
 mod log;
+mod superblocks;
 mod model;
 mod steps;
 mod disk_errors;

@@ -40,11 +40,17 @@ pub async fn examine_drive(
 ) -> Result<Option<DriveExamination>, OpenError> {
     let overlay = Arc::new(OverlayVolume::new(volume, MOST_CHANGES));
     let stack: Stack = Arc::clone(&overlay) as _;
-    let superblock = match Superblock::read(&DriveDisk::new(Arc::clone(&stack))).await? {
-        Found::Zeros => return Ok(None),
-        Found::Drive(superblock) => superblock,
-    };
+    let (superblock, is_damaged) =
+        match Superblock::read(&DriveDisk::new(Arc::clone(&stack))).await? {
+            Found::Zeros => return Ok(None),
+            Found::Drive { superblock, is_damaged } => (superblock, is_damaged),
+        };
+    superblock.check_identity(&options.identity.system_id)?;
     let mut report = DriveExamination::default();
+    if is_damaged {
+        let note = "one of the two superblocks is damaged: the next start or end writes it";
+        report.notes.push(note.to_owned());
+    }
     match superblock.state {
         DriveState::Closed => {}
         DriveState::InUse => report.notes.push("the drive was not closed".to_owned()),
@@ -103,7 +109,7 @@ async fn on_thread<T: Send + 'static>(
 ) -> Result<T, String> {
     let disk = Arc::new(DriveDisk::new(Arc::clone(stack)));
     let layout = match Superblock::read(&disk).await.map_err(|error| error.to_string())? {
-        Found::Drive(layout) => layout,
+        Found::Drive { superblock, .. } => superblock,
         Found::Zeros => return Err("the superblocks are gone".to_owned()),
     };
     let (reply, result) = oneshot::channel();
