@@ -38,6 +38,7 @@ pub(crate) enum RowKind {
     Tag,
     TagOrder,
     Trash,
+    Work,
 }
 
 impl RowKind {
@@ -57,6 +58,7 @@ impl RowKind {
             TAG => Self::Tag,
             TAG_ORDER => Self::TagOrder,
             TRASH => Self::Trash,
+            WORK => Self::Work,
             _ => return None,
         })
     }
@@ -65,7 +67,8 @@ impl RowKind {
     pub(crate) fn fits(self, length: usize) -> bool {
         let numbers = match self {
             Self::Root | Self::Counters => 0,
-            Self::Partition | Self::Group | Self::Shared | Self::TagOrder | Self::Trash => 8,
+            Self::Partition | Self::Group | Self::Shared => 8,
+            Self::TagOrder | Self::Trash | Self::Work => 8,
             Self::Object | Self::Chunk | Self::Collection | Self::Tag => 16,
             Self::Attribute | Self::Member => 24,
         };

@@ -84,6 +84,7 @@ async fn examine_tables(
     // The drive itself goes on with what a crash has interrupted, and puts everything into the tables.
     let store = DriveStore::open(Arc::clone(stack), options).await;
     let store = store.map_err(|error| error.to_string())?;
+    store.finish_freeing().await.map_err(|error| error.to_string())?;
     store.close().await.map_err(|error| error.to_string())?;
     drop(store);
     let mut examined = std::mem::take(report);

@@ -255,6 +255,10 @@ fn examine_each_row(
                 examine_listed(rows, report, address)?;
             }
             RowKind::Member => examine_member(rows, report, &row_key, &row)?,
+            RowKind::Trash | RowKind::Work => {
+                let text = format!("a removal cannot be finished: {row_key:02x?}");
+                report.find(DriveFindingKind::Tables, text);
+            }
             RowKind::Tag | RowKind::TagOrder => examine_tag(rows, report, kind, &row_key, &row)?,
             _ => {}
         }

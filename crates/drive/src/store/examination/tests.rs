@@ -174,6 +174,28 @@ fn a_drive_that_was_not_closed_is_examined_as_its_next_start_would_find_it() {
 }
 
 #[test]
+fn blocks_that_a_removed_object_has_left_over_are_not_leaked() {
+    run(async {
+        let sample = sample().await;
+        let store = DriveStore::open(Arc::clone(&sample.volume), options()).await.expect("opened");
+        let created = Command::Create { partition: sample.partition, requested: 0, count: 1 };
+        let object = perform(&store, created).await.current.object;
+        for chunk in 0..40 {
+            let start = chunk << 20;
+            let command = Command::Write { object, length: 4096, start };
+            let request = ObjectRequest::new(command).with_data(Data::from(vec![5; 4096]));
+            store.perform(request).await.expect("written");
+        }
+        perform(&store, Command::Remove { object }).await;
+        let scope = object::FlushScope::RangeOrEverything;
+        perform(&store, Command::FlushOsd { scope }).await;
+        drop(store);
+        let report = examine(&sample.volume).await.expect("examined").expect("a drive");
+        assert!(report.is_sound(), "{report:?}");
+    });
+}
+
+#[test]
 fn a_volume_of_zeros_is_no_drive_yet() {
     run(async {
         let blank: Stack = Arc::new(MemVolume::new(Geometry::with_blocks((16 << 20) / 512)));
