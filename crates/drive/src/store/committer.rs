@@ -329,14 +329,15 @@ fn remove_everything(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> R
     // An error of the last sync does not tell if the rows are gone.
     let note_unknown = |_: &String| tables.state.lock().has_format_failed = true;
     commit_to_tables(tables, &mut log, &rows, true).inspect_err(note_unknown)?;
-    let (start, blocks) = (tables.layout.data_start, tables.layout.data_blocks);
+    // The drive may have grown since it was opened.
+    let (start, blocks) = (tables.layout.data_start, tables.state.lock().groups.blocks());
     if tables.disk.volume().geometry().thin {
         // A discard that fails only leaves space allocated below.
         let _ = block_on(tables.disk.discard(start, blocks * BLOCK));
     }
     let mut state = tables.state.lock();
     state.rows.clear();
-    state.groups = Groups::new(blocks, 0);
+    state.groups = Groups::new(state.groups.blocks(), 0);
     state.unsynced = UnsyncedBlocks::default();
     state.counters = counters;
     Ok(())

@@ -53,6 +53,8 @@ impl DriveStore {
                 superblock.check_identity(&options.identity.system_id)?;
                 // The lost copy may have had the next boot epoch.
                 superblock.advance(is_damaged.into());
+                // The superblock with the added blocks is stable before the first command is performed.
+                superblock.grow(disk.bytes());
                 superblock
             }
             Found::Zeros => {
@@ -127,6 +129,24 @@ impl DriveStore {
                 }
             }
         })
+    }
+
+    /// Adds the end of the volume, which has grown, to the drive. Returns the bytes of all blocks of data.
+    ///
+    /// # Errors
+    /// The volume failed. The drive keeps its size.
+    pub async fn grow(&self) -> Result<u64, ObjectError> {
+        let mut superblock = self.core.superblock.lock().await;
+        let tables = &self.core.tables;
+        let mut grown = superblock.clone();
+        if grown.grow(tables.disk.bytes()) {
+            let written = grown.write(&tables.disk, &tables.mutation).await;
+            written.map_err(|error| ObjectError::Storage(error.to_string()))?;
+            // Stable now: no map refers to an added block before.
+            tables.state.lock().groups.grow(grown.data_blocks);
+            *superblock = grown;
+        }
+        Ok(superblock.data_blocks * BLOCK)
     }
 
     /// Reads every block of all objects and compares it with its checksum.

@@ -79,6 +79,21 @@ impl Groups {
         self.blocks
     }
 
+    /// Adds the blocks behind the last one, up to `blocks` of them. The superblock that has them is stable.
+    pub(crate) fn grow(&mut self, blocks: u64) {
+        let last = self.blocks / GROUP_BLOCKS;
+        if let Some(group) = self.loaded.get_mut(&last) {
+            let start = self.blocks % GROUP_BLOCKS;
+            let end = (blocks - last * GROUP_BLOCKS).min(GROUP_BLOCKS);
+            clear(&mut group.busy, BlockRun { start, count: end - start });
+        }
+        self.full.resize(blocks.div_ceil(GROUP_BLOCKS) as usize, false);
+        if let Some(full) = self.full.get_mut(last as usize) {
+            *full = false;
+        }
+        self.blocks = blocks;
+    }
+
     pub(crate) fn is_loaded(&self, group: u64) -> bool {
         self.loaded.contains_key(&group)
     }
@@ -416,6 +431,22 @@ mod tests {
         assert_eq!(second.reserve(65).unwrap().iter().map(|run| run.count).sum::<u64>(), 65);
         first.unreserve(&lost);
         assert_eq!(first.free(), 65);
+    }
+
+    #[test]
+    fn blocks_that_were_added_are_free_and_used_ones_stay_used() {
+        let mut groups = groups(100);
+        let runs = groups.reserve(100).unwrap();
+        groups.confirm(&runs);
+        assert_eq!(groups.reserve(1), Err(NoBlocks::Full));
+        groups.grow(GROUP_BLOCKS + 10);
+        assert_eq!(groups.free(), GROUP_BLOCKS - 90);
+        let first = groups.reserve(GROUP_BLOCKS - 100).unwrap();
+        assert_eq!(first[0].start, 100);
+        groups.load(1, None);
+        let rest = groups.reserve(10).unwrap();
+        assert_eq!(rest.as_slice(), [BlockRun { start: GROUP_BLOCKS, count: 10 }]);
+        assert_eq!(groups.reserve(1), Err(NoBlocks::Full));
     }
 
     #[test]

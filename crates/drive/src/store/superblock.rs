@@ -201,6 +201,17 @@ impl Superblock {
         }
     }
 
+    /// Gives the end of a volume that has grown to the data. The tables keep their size. Returns true if there are more
+    /// blocks.
+    pub(crate) fn grow(&mut self, volume_bytes: u64) -> bool {
+        let data_blocks = volume_bytes.saturating_sub(self.data_start) / BLOCK;
+        let has_grown = data_blocks > self.data_blocks;
+        if has_grown {
+            (self.volume_bytes, self.data_blocks) = (volume_bytes, data_blocks);
+        }
+        has_grown
+    }
+
     /// Fails unless this is a superblock of the drive with this OSD SYSTEM ID.
     pub(crate) fn check_identity(&self, system_id: &[u8; 20]) -> Result<(), OpenError> {
         match self.identity == identity_of(system_id) {

@@ -13,3 +13,4 @@ mod steps;
 mod disk_errors;
 mod concurrent;
 mod crash;
+mod growth;
