@@ -66,6 +66,7 @@ pub(crate) fn entries(row: &Bytes) -> impl Iterator<Item = (u64, BlockEntry)> {
         .filter_map(move |index| entry(Some(row), index).map(|found| (index, found)))
 }
 
+/// Returns the number of entries in a row. A hostile row may be longer than a chunk.
 fn entries_in(row: &Bytes) -> u64 {
     CHUNK_BLOCKS.min((row.len() / ENTRY) as u64)
 }

@@ -78,7 +78,7 @@ pub(crate) fn replace(
         for (block, entry) in part {
             if let Some(replaced) = chunk::entry(old.as_ref(), block % CHUNK_BLOCKS) {
                 freed.push(replaced.block);
-                row.used -= 1;
+                row.used = row.used.saturating_sub(1);
             }
             chunk.set(block % CHUNK_BLOCKS, Some(*entry));
             row.used += 1;
@@ -162,10 +162,10 @@ fn clear_chunk(
     let mut chunk = ChunkRow::new(Some(old));
     let mut freed = Vec::new();
     for (index, entry) in chunk::entries(old) {
-        if blocks.contains(&(number * CHUNK_BLOCKS + index)) {
+        if blocks.contains(&(number.saturating_mul(CHUNK_BLOCKS).saturating_add(index))) {
             chunk.set(index, None);
             freed.push(entry.block);
-            row.used -= 1;
+            row.used = row.used.saturating_sub(1);
         }
     }
     free_blocks(transaction, row.has(MAY_SHARE), freed)?;
@@ -191,7 +191,7 @@ pub(crate) fn shift_down(
         let number = key::last_number(&key);
         let mut rest = ChunkRow::new(Some(&chunk));
         for (index, entry) in chunk::entries(&chunk) {
-            let block = number * CHUNK_BLOCKS + index;
+            let block = number.saturating_mul(CHUNK_BLOCKS).saturating_add(index);
             if block >= from {
                 entries.push((block - (from - to), entry));
                 rest.set(index, None);

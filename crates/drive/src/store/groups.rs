@@ -211,7 +211,7 @@ impl Groups {
             let group = self.loaded.get_mut(&group).expect("the caller loaded it");
             clear(&mut group.stored, local);
             group.is_changed = true;
-            self.used -= run.count;
+            self.used = self.used.saturating_sub(run.count);
             if at_once {
                 self.set_free(*run);
             } else {

@@ -44,7 +44,7 @@ impl ReadPlan {
             && last.first + last.count == block
             && match (last.place, entry) {
                 (None, None) => true,
-                (Some(place), Some(entry)) => place + last.count == entry.block,
+                (Some(place), Some(entry)) => place.checked_add(last.count) == Some(entry.block),
                 _ => false,
             }
         {

@@ -91,7 +91,9 @@ impl Tables {
             None => read_row(&database, &key::counters()).map_err(damaged)?,
         };
         let counters = row.as_deref().and_then(Counters::decode);
-        let (counters, used) = counters.ok_or_else(|| lacks("the row of counters"))?;
+        let counters = counters.filter(|(_, used)| *used <= layout.data_blocks);
+        let missing = || OpenError::Tables("the row of counters is missing or damaged".into());
+        let (counters, used) = counters.ok_or_else(missing)?;
         let log = Mutex::new(ChangeLog::new(&layout, generation));
         let state = DriveTables {
             rows,
@@ -122,7 +124,8 @@ impl Tables {
 
     /// Returns the first byte of a block of data on the disk.
     pub(crate) fn offset(&self, block: u64) -> u64 {
-        self.layout.data_start + block * super::disk::BLOCK
+        // The number may come from a hostile row. The volume refuses an offset behind its end.
+        self.layout.data_start.saturating_add(block.saturating_mul(super::disk::BLOCK))
     }
 
     /// Returns the bytes of changed rows above which commands wait. A fold needs room for these rows in the tables.

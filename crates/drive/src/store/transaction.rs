@@ -261,6 +261,10 @@ impl<'a> Transaction<'a> {
 
     /// Frees a block to which no row refers any more.
     pub(crate) fn free(&mut self, block: u64) -> Step<()> {
+        if block >= self.tables.groups.blocks() {
+            let text = format!("a row refers to block {block}, which is behind the last one");
+            return Err(Stop::Failed(ObjectError::Storage(text)));
+        }
         let group = block / GROUP_BLOCKS;
         if !self.tables.groups.is_loaded(group) {
             return Err(Stop::Missing(Need::Group(group)));
@@ -389,11 +393,18 @@ impl Counters {
             tag_horizon: *tag_horizon,
             largest_tag: *largest_tag,
         };
-        Some((counters, number(7)))
+        let plain = [0, 1, 2, 3, 4, 5, 6, 7].map(number);
+        let has_room = plain.iter().all(|number| *number < MOST_COUNTED);
+        let tags = counters.next_tag.checked_sub(counters.oldest_tag)?;
+        (has_room && tags <= MOST_TAGS).then_some((counters, number(7)))
     }
 }
 
 pub(crate) const TAG_BYTES: usize = 16;
+/// Larger numbers do not occur: a row with one is damaged. Below it, sums do not overflow.
+const MOST_COUNTED: u64 = 1 << 62;
+/// Request tags that a row of counters may name. More would be forgotten one by one, which would take long.
+const MOST_TAGS: u64 = 1 << 20;
 /// Bytes of the numbers at the begin of the row of counters.
 const NUMBERS: usize = 64;
 /// Identifiers that one commit reserves.

@@ -1,5 +1,7 @@
 //! Examinations of drives whose rows or data were damaged on purpose.
 
+mod hostile;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
