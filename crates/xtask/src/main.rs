@@ -10,6 +10,7 @@ mod message_page;
 mod message_rules;
 mod doc_comment;
 mod figure_tables;
+mod format_tables;
 mod protocol_tables;
 mod reference;
 mod packages;

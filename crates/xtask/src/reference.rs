@@ -13,7 +13,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::doc_comment::{doc, with_part};
-use crate::{check, figure_tables, message_page, protocol_tables};
+use crate::{check, figure_tables, format_tables, message_page, protocol_tables};
 
 /// Path of the skeleton: the example settings without the comments on its keys.
 const SKELETON: &str = "crates/config/example.in.toml";
@@ -38,7 +38,7 @@ pub fn write() -> Result<()> {
 }
 
 /// Returns the generated files: the path and the content of each.
-fn made() -> Result<[(&'static str, String); 5]> {
+fn made() -> Result<[(&'static str, String); 6]> {
     let root = check::root();
     let read = |path: &str| fs::read_to_string(root.join(path)).with_context(|| path.to_owned());
     let skeleton = read(SKELETON)?;
@@ -48,12 +48,14 @@ fn made() -> Result<[(&'static str, String); 5]> {
     let figures = figure_tables::tables(&root)?;
     let figures = with_part(&read(figure_tables::PAGE)?, figure_tables::PART, &figures)?;
     let protocols = protocol_tables::page(&root, &read(protocol_tables::PAGE)?)?;
+    let format = format_tables::page(&root, &read(format_tables::PAGE)?)?;
     Ok([
         (EXAMPLE, example(&docs, &skeleton)?),
         (PAGE, page),
         (message_page::PAGE, messages),
         (figure_tables::PAGE, figures),
         (protocol_tables::PAGE, protocols),
+        (format_tables::PAGE, format),
     ])
 }
 

@@ -133,7 +133,7 @@ fn refused_tag() -> Stop {
 }
 
 /// The result of a tagged command, as bytes: sequence number, object type, identifiers, begin of an append.
-fn encode_result(sequence: u64, current: &CurrentCommand) -> Bytes {
+pub(super) fn encode_result(sequence: u64, current: &CurrentCommand) -> Bytes {
     let mut bytes = BytesMut::with_capacity(40);
     bytes.extend_from_slice(&sequence.to_be_bytes());
     bytes.extend_from_slice(&[

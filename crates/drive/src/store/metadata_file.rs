@@ -158,6 +158,12 @@ impl StorageBackend for MetadataFile {
     }
 }
 
+/// Returns the block of a copy of the file's length.
+#[cfg(test)]
+pub(super) fn encode_length(bytes: u64, sequence: u64) -> Bytes {
+    FileLength { bytes, sequence }.encode().into_bytes()
+}
+
 impl FileLength {
     /// The block of one copy: magic number, sequence number, length, CRC32C of these 24 bytes.
     pub(crate) fn encode(self) -> Data {

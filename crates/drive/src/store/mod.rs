@@ -50,6 +50,8 @@ mod drive_store;
 mod examination;
 #[cfg(feature = "fuzzing")]
 mod decoding;
+#[cfg(test)]
+mod format;
 
 #[cfg(feature = "fuzzing")]
 pub use decoding::decode_metadata;
