@@ -23,6 +23,30 @@ impl Samples {
         }
     }
 
+    /// Returns the figure of a single round.
+    pub fn one(value: f64) -> Samples {
+        Samples(vec![value])
+    }
+
+    /// Adds the value of another round.
+    pub fn push(&mut self, value: f64) {
+        self.0.push(value);
+    }
+
+    /// Returns the value of each round.
+    pub fn values(&self) -> &[f64] {
+        &self.0
+    }
+
+    /// Returns the quantile `part` (0 to 1), interpolated between the two nearest values.
+    pub fn quantile(&self, part: f64) -> f64 {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = part * (sorted.len() - 1) as f64;
+        let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+        low + (high - low) * at.fract()
+    }
+
     fn least(&self) -> f64 {
         self.0.iter().copied().fold(f64::INFINITY, f64::min)
     }
@@ -191,6 +215,12 @@ mod tests {
     #[test]
     fn the_median_of_an_even_count_lies_between() {
         assert_eq!(Samples(vec![4.0, 1.0, 2.0, 8.0]).median(), 3.0);
+    }
+
+    #[test]
+    fn a_quartile_lies_between_the_nearest_values() {
+        let samples = Samples(vec![4.0, 1.0, 2.0]);
+        assert_eq!([0.0, 0.25, 0.5, 1.0].map(|part| samples.quantile(part)), [1.0, 1.5, 2.0, 4.0]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod postmark;
 mod far;
 mod pair;
 mod groups;
+mod object;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,7 +44,7 @@ enum BenchCommand {
     /// pauses, options (the cost of compression and of an encrypted log), memory. Other benchmarks
     /// run alone. Those with options of their own need root: far measures gateways over long links;
     /// bad-links measures them over links that change or reorder packets; pair measures a pair of
-    /// gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like
+    /// gateways. object measures object drives, without root. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like
     /// that of the STICS paper, 12 minutes for each of seven servers.
     #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
     Bench(BenchArgs),
@@ -102,6 +103,7 @@ impl BenchArgs {
                 return report(far::bad_links::bench(&options));
             }
             Some(StandaloneBench::Pair(options)) => return report(pair::bench(&options)),
+            Some(StandaloneBench::Object(options)) => return report(object::bench(&options)),
             None => {}
         }
         let speed = self.speed.clamp(0.01, 1000.0);
@@ -125,6 +127,7 @@ enum StandaloneBench {
     Far(far::FarBenchOptions),
     BadLinks(far::bad_links::BadLinkOptions),
     Pair(pair::PairBenchOptions),
+    Object(object::ObjectBenchOptions),
 }
 
 fn main() -> ExitCode {

@@ -84,7 +84,7 @@ fn peaks(node: &ServeProcess, bytes: u64) -> Result<[f64; 2]> {
 }
 
 /// Returns the peak of a process's resident memory in MiB, mapped files included.
-fn peak(process: u32) -> Result<f64> {
+pub fn peak(process: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("VmHWM")?;
     let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;

@@ -93,7 +93,7 @@ fn markdown(headings: &[&str], rows: Vec<Vec<String>>) -> String {
 }
 
 /// Returns a text with processor, kernel, date and commit.
-fn machine() -> String {
+pub fn machine() -> String {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
         processor.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));

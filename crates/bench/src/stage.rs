@@ -440,7 +440,7 @@ impl ClientWorkload for Once {
 
 /// Makes durable appends of 4 KiB, one after the other. They wrap around in a file whose blocks are
 /// allocated.
-struct Appender {
+pub struct Appender {
     file: std::fs::File,
     buffer: Vec<u8>,
 }
@@ -449,8 +449,10 @@ struct Appender {
 const ALIGNMENT: usize = 4096;
 
 impl Appender {
-    fn open(path: &Path) -> Result<Appender> {
+    pub fn open(path: &Path) -> Result<Appender> {
         std::fs::write(path, vec![0x5a; FILE_BYTES as usize])?;
+        // Without this the file system still allocates the blocks while appends are measured.
+        std::fs::File::open(path)?.sync_all()?;
         let flags = libc::O_DIRECT | libc::O_DSYNC;
         let file = std::fs::File::options().write(true).custom_flags(flags).open(path);
         let file = file.context("the folder of the logs must be on a disk (O_DIRECT)")?;
@@ -459,7 +461,7 @@ impl Appender {
 
     /// Measures on the CPU that is reserved for servers, since a gateway writes its log there: the
     /// cost of a disk's interrupts differs between CPUs.
-    fn measure(&self, time: Duration) -> Result<BenchPoint> {
+    pub fn measure(&self, time: Duration) -> Result<BenchPoint> {
         std::thread::scope(|scope| {
             let appends = scope.spawn(|| {
                 machine::confine(machine::SERVER_CPU)?;

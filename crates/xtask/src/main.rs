@@ -78,7 +78,7 @@ enum XtaskCommand {
     /// pauses, options (the cost of compression and of an encrypted log), memory. Other benchmarks
     /// run alone. Those with options of their own need root: far measures gateways over long links;
     /// bad-links measures them over links that change or reorder packets; pair measures a pair of
-    /// gateways. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like
+    /// gateways. object measures object drives, without root. postmark runs PostMark on attached volumes (root); emc-tel replays a trace like
     /// that of the STICS paper, 12 minutes for each of seven servers.
     #[command(disable_help_flag = true)]
     Bench(BenchProgramArgs),

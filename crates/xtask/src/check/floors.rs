@@ -50,7 +50,7 @@ const PLACES: &[CrateFloor] = &[
     place("workload", 4, &["initiator", "program", "transport", "sim", "volume"]),
     place("stack", 5, &["cache", "config", "control", "drive", "fairtcp", "initiator", "iscsi", "names", "osd", "scsi", "transport", "unit", "volume"]),
     place("lab", 5, &["control", "fairtcp", "program", "rig", "wan", "workload"]),
-    place("bench", 5, &["program", "rawclient", "rig", "workload"]),
+    place("bench", 5, &["initiator", "object", "osd", "program", "rawclient", "rig", "volume", "workload"]),
     place("node", 6, &["cache", "config", "control", "initiator", "names", "scsi", "stack", "target", "transport", "unit", "volume"]),
     place("forebay", 7, &["attach", "cache", "config", "control", "initiator", "iscsi", "lab", "names", "node", "object", "osd", "program", "stack", "target", "transport", "unit", "volume", "wan", "workload"]),
     place("xtask", 8, &["program", "rawclient", "rig"]),
