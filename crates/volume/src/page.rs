@@ -40,6 +40,8 @@ pub(crate) struct MemPagePool {
 struct Arenas {
     /// Pages are taken from the last arena.
     usable: Vec<NonNull<PageArenaHeader>>,
+    /// Number of arenas in `usable` of which all pages are free.
+    empty: usize,
     /// True after the pool was dropped: no pages are taken any more.
     closed: bool,
 }
@@ -59,6 +61,10 @@ struct PageArenaHeader {
 
 const _: () = assert!(size_of::<PageArenaHeader>() <= PAGE);
 
+/// The most arenas without used pages that a pool keeps for later pages: 64 MiB. An object drive frees as many blocks
+/// between two commits, and soon needs others: a new mapping costs more than the data of its pages.
+const SPARE_ARENAS: usize = 32;
+
 impl MemPagePool {
     /// Takes a page with unspecified content and a reference count of 1.
     ///
@@ -71,6 +77,7 @@ impl MemPagePool {
             None => {
                 let arena = map(&self.arenas)?;
                 arenas.usable.push(arena);
+                arenas.empty += 1;
                 arena.as_ptr()
             }
         };
@@ -79,6 +86,9 @@ impl MemPagePool {
         // its count while that is 0. No reference to the whole header is made, because other
         // threads use its counts.
         unsafe {
+            if (*header).free_pages == PAGES_PER_ARENA {
+                arenas.empty -= 1;
+            }
             let free_pages = (*header).free_pages - 1;
             (*header).free_pages = free_pages;
             let number = usize::from((*header).free[free_pages]);
@@ -96,6 +106,7 @@ impl Drop for MemPagePool {
         let mut arenas = self.arenas.lock();
         arenas.closed = true;
         let empty: Vec<_> = arenas.usable.extract_if(.., |arena| is_empty(*arena)).collect();
+        arenas.empty = 0;
         drop(arenas);
         // SAFETY: no page of these arenas is in use, and the list does not contain them any more.
         empty.into_iter().for_each(|arena| unsafe { unmap(arena) });
@@ -103,8 +114,8 @@ impl Drop for MemPagePool {
 }
 
 impl Arenas {
-    /// Takes back a page whose last reference was dropped. Returns the arena if the caller has to unmap it. One empty
-    /// arena is kept for later pages.
+    /// Takes back a page whose last reference was dropped. Returns the arena if the caller has to unmap it.
+    /// [`SPARE_ARENAS`] empty arenas are kept for later pages.
     ///
     /// # Safety
     /// Page `number` of `arena`, an arena of this pool, has no references.
@@ -125,11 +136,15 @@ impl Arenas {
         if free_pages == 1 {
             self.usable.push(arena);
         }
-        let is_spare = free_pages == PAGES_PER_ARENA && (self.closed || self.usable.len() > 1);
-        if is_spare {
-            self.usable.retain(|usable| *usable != arena);
+        if free_pages < PAGES_PER_ARENA {
+            return None;
         }
-        is_spare.then_some(arena)
+        if !self.closed && self.empty < SPARE_ARENAS {
+            self.empty += 1;
+            return None;
+        }
+        self.usable.retain(|usable| *usable != arena);
+        Some(arena)
     }
 }
 
@@ -279,7 +294,7 @@ mod tests {
     fn pages_are_aligned_do_not_overlap_and_return_to_the_pool() {
         let pool = MemPagePool::default();
         let mut pages: Vec<MemPage> =
-            (0..2 * PAGES_PER_ARENA + 3).map(|_| pool.take().unwrap()).collect();
+            (0..(SPARE_ARENAS + 2) * PAGES_PER_ARENA + 3).map(|_| pool.take().unwrap()).collect();
         for (i, page) in pages.iter_mut().enumerate() {
             let bytes = page.get_mut().expect("the page has no other user");
             assert_eq!(bytes.as_ptr() as usize % PAGE, 0);
@@ -290,7 +305,12 @@ mod tests {
         }
         let places: std::collections::HashSet<_> = pages.iter().map(|page| page.0).collect();
         drop(pages);
-        assert_eq!(pool.arenas.lock().usable.len(), 1, "one empty arena is kept");
+        let kept = pool.arenas.lock().usable.len();
+        assert_eq!(kept, SPARE_ARENAS, "a bounded number of empty arenas is kept");
+        let again: Vec<_> = (0..2 * PAGES_PER_ARENA).map(|_| pool.take().unwrap()).collect();
+        assert_eq!(pool.arenas.lock().empty, SPARE_ARENAS - 2);
+        drop(again);
+        assert_eq!(pool.arenas.lock().empty, SPARE_ARENAS);
         assert!(places.contains(&pool.take().unwrap().0), "a page is used again");
     }
 
