@@ -45,6 +45,9 @@ pub struct ObjectBenchOptions {
     /// Write the ratios of every round to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the table of ratios to this file, as Markdown.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
 }
 
 /// A group of figures that share their processes.
@@ -110,6 +113,9 @@ pub fn bench(options: &ObjectBenchOptions) -> Result<bool> {
     if let Some(path) = &options.json {
         ratios.write_json(path, &command(options))?;
     }
+    if let Some(path) = &options.markdown {
+        ratios.write_markdown(path)?;
+    }
     Ok(ratios.print())
 }
 
@@ -158,7 +164,7 @@ mod tests {
             rounds: 1,
             time: Duration::from_millis(50),
             objects: 300,
-            memory_bytes: 16 << 20,
+            memory_bytes: 32 << 20,
             turnover_bytes: 64 << 20,
             turnovers: 1,
         };

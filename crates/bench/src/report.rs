@@ -84,7 +84,7 @@ pub fn write_markdown(path: &Path, figures: &BenchFigures, command: &str) -> Res
     fs::write(path, page).with_context(|| path.display().to_string())
 }
 
-fn markdown(headings: &[&str], rows: Vec<Vec<String>>) -> String {
+pub fn markdown(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let head: Vec<String> = headings.iter().map(|heading| (*heading).to_owned()).collect();
     let rule: Vec<String> = headings.iter().map(|_| "---".to_owned()).collect();

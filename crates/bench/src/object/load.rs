@@ -113,6 +113,26 @@ impl ObjectBenchLoad {
     }
 }
 
+/// Fills an object of `bytes`, and overwrites its blocks at random until as many bytes were written as the volume has.
+/// All memory of a volume in memory was used then. Otherwise the kernel would clear pages while writes are measured.
+pub async fn age(
+    session: &ObjectBenchSession,
+    bytes: u64,
+    volume_bytes: u64,
+    server: u32,
+) -> Result<()> {
+    session.fill(bytes).await?;
+    let (load, mut written) = (ObjectBenchLoad::small(true, AGE_DEPTH, bytes), 0);
+    while written < volume_bytes {
+        let point = load.measure(std::slice::from_ref(session), server, AGE_TIME).await?;
+        written += point.operations * load.bytes;
+    }
+    Ok(())
+}
+
+const AGE_DEPTH: usize = 32;
+const AGE_TIME: Duration = Duration::from_millis(500);
+
 /// Returns a pseudorandom number below `end`.
 pub fn draw(state: &Cell<u64>, end: u64) -> u64 {
     let mut random = state.get();

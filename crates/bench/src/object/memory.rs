@@ -5,7 +5,7 @@ use initiator::Credential;
 
 use super::ObjectBenchScale;
 use super::client::{self, ObjectBenchSession};
-use super::load::ObjectBenchLoad;
+use super::load::{self, ObjectBenchLoad};
 use super::place::{ObjectBenchPlace, block_unit, memory, plain_drive, runtime};
 use super::ratios::ObjectRatios;
 
@@ -41,32 +41,36 @@ pub fn measure(
     ratios: &mut ObjectRatios,
 ) -> Result<()> {
     let bytes = scale.memory_bytes;
-    // A write to an object takes new blocks before it frees the old ones, and the drive has tables.
-    let units = [block_unit(&memory(bytes)), plain_drive(&memory(3 * bytes))];
+    // The drive has an object for streams and one for small commands, of `bytes` each. A write takes new blocks before
+    // it frees the old ones, and the drive has tables.
+    let units = [block_unit(&memory(bytes)), plain_drive(&memory(4 * bytes))];
     let node = place.start("memory", &units)?;
     runtime()?.block_on(async {
-        let first = client::drive(&node, DRIVE, Credential::None).await?;
+        let connect = || client::drive(&node, DRIVE, Credential::None);
+        let first = connect().await?;
         client::create_partition(&first).await?;
-        let object = client::create(&first).await?;
+        let (streamed, object) = (client::create(&first).await?, client::create(&first).await?);
         let mut drives = vec![ObjectBenchSession::Object(first, object)];
         let mut blocks = vec![client::block(&node, BLOCK).await?];
         for _ in 1..SESSIONS {
-            let drive = client::drive(&node, DRIVE, Credential::None).await?;
-            drives.push(ObjectBenchSession::Object(drive, object));
+            drives.push(ObjectBenchSession::Object(connect().await?, object));
             blocks.push(client::block(&node, BLOCK).await?);
         }
-        drives[0].fill(bytes).await?;
+        let stream = [ObjectBenchSession::Object(connect().await?, streamed)];
+        load::age(&drives[0], bytes, 4 * bytes, node.id()).await?;
+        stream[0].fill(bytes).await?;
         blocks[0].fill(bytes).await?;
         for round in 0..scale.rounds {
             for point in points(bytes) {
                 let (count, load) = (point.sessions, point.load);
                 let on = |sessions| load.measure(sessions, node.id(), scale.time);
+                let drives = if load.random { &drives[..count] } else { &stream[..] };
                 // Every other round measures the drive first, so that drifts cancel out.
                 let (drive, block) = if round % 2 == 0 {
                     let block = on(&blocks[..count]).await?;
-                    (on(&drives[..count]).await?, block)
+                    (on(drives).await?, block)
                 } else {
-                    (on(&drives[..count]).await?, on(&blocks[..count]).await?)
+                    (on(drives).await?, on(&blocks[..count]).await?)
                 };
                 let name = point.name;
                 let rate = drive.per_second() / block.per_second();
@@ -77,7 +81,7 @@ pub fn measure(
                 ratios.note(format!("{name}: drive, per second"), drive.per_second());
             }
         }
-        for session in drives.iter().chain(&blocks) {
+        for session in drives.iter().chain(&stream).chain(&blocks) {
             session.close().await;
         }
         Ok(())

@@ -102,6 +102,16 @@ impl ObjectRatios {
         fs::write(path, text + "\n").with_context(|| path.display().to_string())
     }
 
+    /// Writes the ratios as a part of a page.
+    pub fn write_markdown(&self, path: &Path) -> Result<()> {
+        let rows = self.ratios.iter().map(ObjectRatio::row).collect();
+        let page = format!(
+            "<!-- Ratios: written by `cargo xtask bench object --markdown` -->\n{}<!-- End of the ratios -->\n",
+            report::markdown(&HEADINGS, rows)
+        );
+        fs::write(path, page).with_context(|| path.display().to_string())
+    }
+
     #[cfg(test)]
     pub fn bars(&self) -> usize {
         self.with_bars()

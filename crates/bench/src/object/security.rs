@@ -9,7 +9,7 @@ use rig::node::ServeProcess;
 
 use super::ObjectBenchScale;
 use super::client::{self, ObjectBenchSession};
-use super::load::ObjectBenchLoad;
+use super::load::{self, ObjectBenchLoad};
 use super::place::{ObjectBenchPlace, keyed_drive, memory, runtime};
 use super::ratios::ObjectRatios;
 
@@ -26,8 +26,10 @@ const HASHED: usize = 128 << 10;
 /// Length of the measurement of one hash.
 const HASH_TIME: Duration = Duration::from_millis(50);
 
-/// The sessions with one drive. All use the same object.
+/// The sessions with one drive.
 struct MethodSessions {
+    /// Sessions without security and with CMDRSP, for small commands on an object of their own.
+    small: [[ObjectBenchSession; 1]; 2],
     plain: [ObjectBenchSession; 1],
     signed: [ObjectBenchSession; 1],
     all_data: Vec<(Algorithm, [ObjectBenchSession; 1])>,
@@ -36,23 +38,32 @@ struct MethodSessions {
 impl MethodSessions {
     async fn open(node: &ServeProcess, lun: u16, bytes: u64) -> Result<Self> {
         let signed = SecurityMethod::CmdRsp;
-        let owner = client::drive(node, lun, client::owner(signed, Algorithm::HmacSha256)?).await?;
-        client::set_keys(&owner).await?;
-        let object = client::create(&owner).await?;
+        let owner = || client::owner(signed, Algorithm::HmacSha256);
+        let plain = || client::drive(node, lun, Credential::None);
+        let first = client::drive(node, lun, owner()?).await?;
+        client::set_keys(&first).await?;
+        let (object, small) = (client::create(&first).await?, client::create(&first).await?);
         let session = ObjectBenchSession::Object;
-        let plain = session(client::drive(node, lun, Credential::None).await?, object);
+        let small = [
+            [session(plain().await?, small)],
+            [session(client::drive(node, lun, owner()?).await?, small)],
+        ];
+        if lun == MEMORY {
+            load::age(&small[0][0], bytes, 4 * bytes, node.id()).await?;
+        }
+        let plain = session(plain().await?, object);
         plain.fill(bytes).await?;
         let mut all_data = vec![];
         for algorithm in Algorithm::ALL {
             let owner = client::owner(SecurityMethod::AllData, algorithm)?;
             all_data.push((algorithm, [session(client::drive(node, lun, owner).await?, object)]));
         }
-        Ok(Self { plain: [plain], signed: [session(owner, object)], all_data })
+        Ok(Self { small, plain: [plain], signed: [session(first, object)], all_data })
     }
 
     async fn close(&self) {
         let all = self.all_data.iter().map(|(_, session)| session);
-        for [session] in all.chain([&self.plain, &self.signed]) {
+        for [session] in all.chain(&self.small).chain([&self.plain, &self.signed]) {
             session.close().await;
         }
     }
@@ -63,7 +74,7 @@ pub fn measure(
     scale: ObjectBenchScale,
     ratios: &mut ObjectRatios,
 ) -> Result<()> {
-    let lower = memory(3 * scale.memory_bytes);
+    let lower = memory(4 * scale.memory_bytes);
     let disk = format!("{lower}, {{ disk = {{ model = \"null\", media_rate = 500000000 }} }}");
     let node = place.start("security", &[keyed_drive(&lower), keyed_drive(&disk)])?;
     runtime()?.block_on(async {
@@ -96,8 +107,8 @@ async fn memory_round(
     let action = action(write);
     let region = scale.memory_bytes;
     let small = ObjectBenchLoad::small(write, 32, region);
-    let plain = small.measure(&sessions.plain, node.id(), scale.time).await?;
-    let signed = small.measure(&sessions.signed, node.id(), scale.time).await?;
+    let plain = small.measure(&sessions.small[0], node.id(), scale.time).await?;
+    let signed = small.measure(&sessions.small[1], node.id(), scale.time).await?;
     let cpu = signed.cpu_us() / plain.cpu_us();
     ratios.most(format!("CMDRSP, 4 KiB {action}, depth 32: server CPU over NOSEC"), 1.4, cpu);
     let cpu = [plain.cpu_us(), signed.cpu_us()];
