@@ -49,8 +49,10 @@ fn reopen(committer: &mpsc::Sender<CommitJob>) {
 
 fn load(tables: &Tables, need: &Need) -> Result<LoadedRows, redb::Error> {
     let (generation, read) = {
-        let state = tables.state.lock();
-        (state.rows.generation, tables.read()?)
+        // Beginning to read can wait for a commit that waits for the disk. Threads of the runtime take the lock of the
+        // state, and the disk may need them, so the lock is not held here.
+        let generation = tables.state.lock().rows.generation;
+        (generation, tables.read()?)
     };
     let mut loaded = LoadedRows { generation, ..LoadedRows::default() };
     match need {

@@ -14,3 +14,4 @@ mod disk_errors;
 mod concurrent;
 mod crash;
 mod growth;
+mod one_thread;
