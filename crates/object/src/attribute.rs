@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-/// Most bytes of the value of one attribute (OSD-2, 7.1: FFFFh is not a length).
+/// Maximum length of the value of an attribute, in bytes (OSD-2, 7.1: FFFFh is not a length).
 pub const MAX_VALUE_LENGTH: usize = 0xfffe;
 
-/// The page and the number of an attribute.
+/// Names an attribute by the number of its page and by its number in the page.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct AttributeId {
     pub page: u32,
@@ -19,12 +19,12 @@ impl AttributeId {
     }
 }
 
-/// An attribute with its value. An empty value means that the attribute is not defined; to set an
-/// empty value removes the attribute.
+/// An attribute with its value. An empty value means that the attribute is not defined; setting an empty value removes
+/// the attribute.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Attribute {
     pub id: AttributeId,
-    /// At most [`MAX_VALUE_LENGTH`] bytes.
+    /// The value, at most [`MAX_VALUE_LENGTH`] bytes.
     pub value: Bytes,
 }
 
@@ -35,11 +35,11 @@ impl Attribute {
     }
 }
 
-/// The attributes that a command returns.
+/// Selects attributes that a command returns.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum AttributeSelection {
     One(AttributeId),
-    /// Every defined attribute of one page, as a list.
+    /// Every defined attribute of one page, returned as a list of attributes.
     Page(u32),
     /// One page in page format: a fixed layout of its values (OSD-2, 7.1.3).
     PageFormat(u32),

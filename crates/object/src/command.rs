@@ -8,19 +8,19 @@ pub enum Command {
     ObjectStructureCheck {
         object: ObjectAddress,
     },
-    /// Deletes everything on the drive. `capacity` zero means the whole volume.
+    /// Deletes all partitions and objects of the drive. `capacity` zero means the whole volume.
     FormatOsd {
         capacity: u64,
     },
     CreatePartition {
         requested: u64,
     },
-    /// Fails if the partition is not empty, unless `with_contents`.
+    /// Fails if the partition is not empty, unless `with_contents` is set.
     RemovePartition {
         partition: u64,
         with_contents: bool,
     },
-    /// Creates `count` user objects with consecutive identifiers. At least 1.
+    /// Creates `count` user objects, at least 1, with consecutive identifiers.
     Create {
         partition: u64,
         requested: u64,
@@ -46,13 +46,13 @@ pub enum Command {
         object: ObjectAddress,
         length: u64,
     },
-    /// Writes zeros.
+    /// Overwrites the range with zeros.
     Clear {
         object: ObjectAddress,
         length: u64,
         start: u64,
     },
-    /// Deletes the range and moves the bytes behind the range to its begin.
+    /// Deletes the range. The bytes behind the range move to the start of the range.
     Punch {
         object: ObjectAddress,
         length: u64,
@@ -99,7 +99,7 @@ pub enum Command {
         partition: u64,
         requested: u64,
     },
-    /// Fails if the collection has members, unless `force`.
+    /// Fails if the collection has members, unless `force` is set.
     RemoveCollection {
         collection: ObjectAddress,
         force: bool,
@@ -109,9 +109,9 @@ pub enum Command {
         requested: u64,
         source: u64,
     },
-    /// Finds the members of `collection` that match the query of the CDB continuation segment. The
-    /// matches are listed, or become the members of the tracking collection `matches` if that is
-    /// not zero. With `immediate` the command is answered at once, and goes on.
+    /// Finds the members of `collection` that match the query of the CDB continuation segment. The matches are listed,
+    /// or become the members of the tracking collection `matches` if that is not zero. With `immediate` (IMMED_TR), the
+    /// drive may answer before it has found all matches.
     Query {
         collection: ObjectAddress,
         allocation_length: u64,
@@ -144,11 +144,11 @@ pub enum Command {
         requested: u64,
         method: CopyMethod,
     },
-    /// Makes a clone independent of its source.
+    /// Makes a clone of a partition independent of the partition from which it was made.
     DetachClone {
         clone: u64,
     },
-    /// Replaces the content of a snapshot or clone by the present content of its source.
+    /// Replaces the content of a snapshot or clone by the present content of the partition from which it was made.
     RefreshSnapshotOrClone {
         copy: u64,
     },
@@ -170,7 +170,7 @@ pub enum Command {
         start: u64,
     },
     SetKey(SetKeyRequest),
-    /// Performs a command of SPC on the drive's logical unit.
+    /// Executes `cdb`, a command of SPC, on the drive's logical unit.
     PerformScsiCommand {
         cdb: [u8; 16],
     },
@@ -180,7 +180,7 @@ pub enum Command {
         task_tag: u64,
     },
     SetMasterKey {
-        /// DH STEP, 0 to 3.
+        /// DH STEP: the step of the Diffie-Hellman exchange, 0 to 3.
         step: u8,
         key_identifier: [u8; 7],
         parameter_list_length: u32,
@@ -222,11 +222,11 @@ impl FlushScope {
     }
 }
 
-/// The part of a list that LIST and LIST COLLECTION return.
+/// Selects the part of a list that LIST or LIST COLLECTION returns.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ListRequest {
     pub allocation_length: u64,
-    /// INITIAL OBJECT_ID: identifiers below it are left out.
+    /// INITIAL OBJECT_ID: the list has no identifier below this one.
     pub first: u64,
     /// LIST IDENTIFIER of an earlier answer that this request continues; zero for a new list.
     pub identifier: u32,
@@ -272,23 +272,23 @@ impl MapType {
     }
 }
 
-/// The fields of SET KEY (OSD-2, 6.37).
+/// The key that SET KEY replaces, and the values for the new key (OSD-2, 6.37).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SetKeyRequest {
     pub key: KeyToSet,
     pub key_identifier: [u8; 7],
-    /// The new key is derived from this value and from the generation key one level above.
+    /// The drive derives the new key from this value and from the generation key one level above the new key.
     pub seed: [u8; 20],
 }
 
-/// The key that SET KEY replaces.
+/// The level and the name of the key that SET KEY replaces.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum KeyToSet {
     Root,
     Partition {
         partition: u64,
     },
-    /// `version` is 0 to 15.
+    /// One of the 16 working keys of a partition. `version` is its number, 0 to 15.
     Working {
         partition: u64,
         version: u8,
@@ -296,8 +296,8 @@ pub enum KeyToSet {
 }
 
 impl Command {
-    /// Returns the object whose attributes the lists of this command are about: the object that
-    /// the CDB names, or that the command creates if its identifier was requested.
+    /// Returns the object whose attributes the command sets and returns: the object that the CDB names, or that the
+    /// command creates if its identifier was requested.
     #[must_use]
     pub const fn object(&self) -> ObjectAddress {
         match *self {
@@ -352,7 +352,7 @@ impl Command {
         }
     }
 
-    /// Returns the bytes of data that an initiator sends with the command, besides its lists.
+    /// Returns the number of bytes of data that an initiator sends with the command, without its lists.
     #[must_use]
     pub const fn data_out_length(&self) -> u64 {
         match *self {
@@ -364,8 +364,8 @@ impl Command {
         }
     }
 
-    /// Returns true if a second execution of the command could have another effect than the first:
-    /// an initiator must not repeat it before it knows that the first had none.
+    /// Returns true if executing the command twice could have another effect than executing it once. An initiator must
+    /// not repeat such a command before it knows that the first execution had no effect.
     #[must_use]
     pub const fn is_unrepeatable(&self) -> bool {
         !matches!(
@@ -389,7 +389,7 @@ impl Command {
         )
     }
 
-    /// Returns true if the object of the command does not exist before it.
+    /// Returns true if the command creates an object or a partition.
     #[must_use]
     pub const fn creates(&self) -> bool {
         matches!(

@@ -5,36 +5,36 @@ use bytes::Bytes;
 
 use crate::{AttributeId, ObjectAddress, Timestamp};
 
-/// The descriptor of the CDB continuation segment that belongs to the command.
+/// The content of the CDB continuation segment of a command: at most one descriptor.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum Continuation {
     #[default]
     None,
     /// The ranges of the object that READ and WRITE transfer, in the order of the data.
     ScatterGather(Vec<ScatterEntry>),
-    /// The criteria of QUERY.
+    /// The criteria that QUERY applies to the members of a collection.
     Query(Query),
-    /// The user object with which READ MAPS AND COMPARE compares.
+    /// The object that READ MAPS AND COMPARE compares with the object in the CDB.
     UserObject(ObjectAddress),
-    /// The source of COPY USER OBJECTS, CREATE SNAPSHOT or CREATE CLONE.
+    /// The object that COPY USER OBJECTS copies.
     CopySource(CopySource),
 }
 
-/// One range of a user object in a scatter/gather list.
+/// A range of bytes of a user object, one entry of a scatter/gather list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ScatterEntry {
     pub start: u64,
     pub length: u64,
 }
 
-/// The criteria that an object must match.
+/// The criteria of QUERY, and how many of them an object must meet.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Query {
     pub match_type: QueryMatch,
     pub criteria: Vec<QueryCriterion>,
 }
 
-/// QUERY TYPE: how many criteria an object must meet.
+/// QUERY TYPE: whether an object must meet all criteria of a query, or any.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum QueryMatch {
@@ -61,8 +61,8 @@ impl QueryCriterion {
 }
 
 impl Query {
-    /// Returns true if an object matches whose attribute values `value` returns (`None`: not
-    /// defined). A query without criteria matches every object.
+    /// Returns true if an object matches the query. `value` returns the value of an attribute of the object, or `None`
+    /// if the attribute is not defined. A query without criteria matches every object.
     pub fn is_met(&self, mut value: impl FnMut(AttributeId) -> Option<Bytes>) -> bool {
         let mut meets = |criterion: &QueryCriterion| {
             value(criterion.id).is_some_and(|value| criterion.is_met_by(&value))
@@ -75,15 +75,15 @@ impl Query {
     }
 }
 
-/// The object that a copy command copies.
+/// The object that COPY USER OBJECTS copies, and how.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CopySource {
     pub object: ObjectAddress,
-    /// CPY_ATTR: the attributes are copied, too.
+    /// CPY_ATTR: the drive also copies the attributes of the object.
     pub with_attributes: bool,
-    /// FREEZE: the copy does not change any more.
+    /// FREEZE: the drive refuses later changes of the copy.
     pub freeze: bool,
-    /// TIME OF DUPLICATION; zero for the present time.
+    /// TIME OF DUPLICATION, the point in time of the copied content; zero for the present time.
     pub time: Timestamp,
 }
 

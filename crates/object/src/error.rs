@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::ObjectAddress;
 
-/// A command of an object store that failed. Nothing was changed, unless the variant says so.
+/// A command of an object store that failed. The store has changed no object, unless the variant says so.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ObjectError {
     #[error("{object} does not exist")]
@@ -16,10 +16,10 @@ pub enum ObjectError {
     /// A field of the CDB has a value that the store does not accept.
     #[error("field {field:?} of the command is invalid")]
     InvalidField { field: RefusedField },
-    /// An attribute cannot be set, or not to this value.
+    /// The attribute cannot be set by clients, or cannot have this value.
     #[error("attribute {page:X}h/{number:X}h cannot have this value")]
     InvalidAttribute { page: u32, number: u32 },
-    /// The drive or a quota is full.
+    /// The drive is full, or a quota or limit is reached.
     #[error("no space: {used} of {limit} bytes or objects are in use")]
     Quota { used: u64, limit: u64 },
     /// Stored bytes do not match their checksum, and no good copy exists.
@@ -27,7 +27,7 @@ pub enum ObjectError {
     Damaged { object: ObjectAddress, range: Range<u64> },
     #[error("the drive is being formatted")]
     FormatInProgress,
-    /// The storage below failed. Changes that were not stable may be lost.
+    /// The volume on which the drive keeps its objects failed. Changes that were not stable may be lost.
     #[error("storage failed: {0}")]
     Storage(String),
     /// The session with the drive is lost, or the drive does not answer. A command that has the same effect when it is
@@ -41,10 +41,10 @@ pub enum ObjectError {
     /// The initiator lost its session, and cannot find out if the command was performed.
     #[error("the outcome is unknown: the session ended before the drive answered")]
     OutcomeUnknown,
-    /// The drive was restarted since changes were acknowledged that were not flushed.
+    /// The drive has restarted, and changes that it acknowledged before were not flushed.
     #[error("the drive was restarted: acknowledged changes that were not flushed may be lost")]
     ChangesMayBeLost,
-    /// The drive refused the capability of the command.
+    /// The drive refused the command because of its capability.
     #[error("the drive refused the capability: {0}")]
     Capability(String),
     #[error("the drive does not support this command")]

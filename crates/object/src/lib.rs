@@ -9,8 +9,8 @@
 //! | collection | a list of user objects of its partition | (PARTITION_ID, COLLECTION_ID) |
 //! | user object | bytes | (PARTITION_ID, USER_OBJECT_ID) |
 //!
-//! A drive and a session with a drive are both an [`ObjectStore`]. The crate `osd` has the bytes
-//! of commands, lists and capabilities on the wire.
+//! A drive is an [`ObjectStore`], and so is an initiator's session with a drive. The crate `osd` has the bytes of
+//! commands, lists and capabilities on the wire.
 
 mod address;
 mod attribute;

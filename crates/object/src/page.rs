@@ -2,24 +2,24 @@
 
 use crate::ObjectType;
 
-/// The page of every object that describes the command which is being processed.
+/// The attributes page, of every object, that describes the command which is being processed (OSD-2, 7.2.27).
 pub const CURRENT_COMMAND: u32 = 0xffff_fffe;
 /// The page of a collection that reports the progress of a long command.
 pub const COMMAND_TRACKING: u32 = 0x6000_0004;
 
-/// The objects that have the pages of one range.
+/// The type of the objects that have an attributes page. The page's number decides it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PageFamily {
-    /// A page that only objects of one type have.
+    /// The page belongs to objects of this type only.
     Of(ObjectType),
-    /// A page that objects of every type have.
+    /// The page belongs to objects of every type.
     Any,
     CurrentCommand,
     /// A reserved number, or FFFFFFFFh, which means "all pages" and is not a page.
     Reserved,
 }
 
-/// Returns the objects that may have the attributes page `page`.
+/// Returns the type of the objects that may have the attributes page number `page`.
 #[must_use]
 pub const fn family_of(page: u32) -> PageFamily {
     match page {
@@ -33,8 +33,8 @@ pub const fn family_of(page: u32) -> PageFamily {
     }
 }
 
-/// Returns true if clients may define attributes in `page`: the ranges for other standards,
-/// manufacturers, applications and vendors. All other pages have the attributes of OSD-2 only.
+/// Returns true if clients may define attributes in page `page`: its number is in a range for other standards,
+/// manufacturers, applications or vendors. All other pages have the attributes of OSD-2 only.
 #[must_use]
 pub const fn is_vendor_number(page: u32) -> bool {
     let within = match page {
@@ -45,8 +45,8 @@ pub const fn is_vendor_number(page: u32) -> bool {
     matches!(within, 0x8000..=0x2fff_ffff)
 }
 
-/// The pages of OSD-2 that several types of object have, at the same distance from the begin of
-/// the range of each type.
+/// The attributes pages of OSD-2 that several types of object have. The value is the distance of a page from the first
+/// page number of the type.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum StandardPage {
@@ -54,14 +54,14 @@ pub enum StandardPage {
     Information = 1,
     Quotas = 2,
     Timestamps = 3,
-    /// The collections that a user object is a member of; command tracking of a collection.
+    /// The collections that a user object is a member of. For a collection, the page [`COMMAND_TRACKING`].
     Collections = 4,
     PolicySecurity = 5,
     ErrorRecovery = 6,
 }
 
 impl StandardPage {
-    /// Returns the number of this page for objects of `object_type`.
+    /// Returns the page number for objects of `object_type`.
     #[must_use]
     pub const fn of(self, object_type: ObjectType) -> u32 {
         let first = match object_type {

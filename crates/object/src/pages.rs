@@ -2,28 +2,28 @@
 
 use crate::{AttributeId, CURRENT_COMMAND, ObjectType};
 
-/// One attribute of a standard page.
+/// An attribute that OSD-2 defines, with the length of its value.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StandardAttribute {
     pub id: AttributeId,
-    /// Bytes of the value; `None` if they vary.
+    /// Length of the value in bytes; `None` if it varies.
     pub length: Option<u16>,
     pub access: AttributeAccess,
-    /// The name in OSD-2, in lower case.
+    /// The attribute's name in OSD-2, in lower case.
     pub name: &'static str,
 }
 
-/// The origin of an attribute's value.
+/// Whether clients may change the value of an attribute.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AttributeAccess {
-    /// The store maintains the value.
+    /// The drive determines the value, and clients cannot set it.
     ReadOnly,
-    /// SET ATTRIBUTES may change the value.
+    /// Clients may set the value.
     Settable,
 }
 
-/// Returns the standard attributes of objects of this type, ascending by page and number, without
-/// those of the current command page.
+/// Returns the attributes that OSD-2 defines for objects of this type, ascending by page and number, without those of
+/// the current command page.
 #[must_use]
 pub const fn attributes_of(object_type: ObjectType) -> &'static [StandardAttribute] {
     match object_type {
@@ -34,7 +34,7 @@ pub const fn attributes_of(object_type: ObjectType) -> &'static [StandardAttribu
     }
 }
 
-/// Returns the standard attribute with this page and number.
+/// Returns the attribute that OSD-2 defines with this page and number.
 #[must_use]
 pub fn standard_attribute(id: AttributeId) -> Option<&'static StandardAttribute> {
     [ROOT, PARTITION, COLLECTION, USER_OBJECT, CURRENT]

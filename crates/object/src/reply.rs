@@ -1,28 +1,27 @@
-//! The reply to a command on an object store.
+//! The reply of an object store to a command.
 
 use bytes::Bytes;
 use volume::Data;
 
 use crate::{Attribute, ObjectAddress, ObjectType};
 
-/// The result of a command that succeeded.
+/// The reply to a command that succeeded.
 #[derive(Clone, Debug, Default)]
 pub struct ObjectReply {
     pub data: ReplyData,
     /// The retrieved attributes in the order of the request.
     pub attributes: Vec<Attribute>,
-    /// A page in page format, if the request asked for one.
+    /// The attributes of the one page that was requested in page format (OSD-2, 7.1.3).
     pub page: Option<Bytes>,
     /// Each object of a command on several objects, with its retrieved attributes: the objects that
     /// CREATE created, or the members of GET MEMBER ATTRIBUTES and similar commands.
     pub members: Vec<ListedObject>,
     pub current: CurrentCommand,
-    /// The bytes that READ returned, if the range ends behind the object's last byte (sense
-    /// 1/3B/17).
+    /// Set if a READ ends behind the object's last byte: the number of bytes that the READ returned (sense 1/3B/17).
     pub read_past_end: Option<u64>,
 }
 
-/// The command data of a reply.
+/// The data that the drive returns for a command, without attributes.
 #[derive(Clone, Debug, Default)]
 pub enum ReplyData {
     #[default]
@@ -36,9 +35,9 @@ pub enum ReplyData {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ObjectList {
     pub objects: Vec<ListedObject>,
-    /// Bytes that a complete list has, without its header.
+    /// Length of the complete list in bytes, without its header.
     pub total_bytes: u64,
-    /// The identifier with which the next LIST continues; zero if the list is complete.
+    /// The identifier of the object with which the next LIST continues; zero if the list is complete.
     pub continuation: u64,
     /// LIST IDENTIFIER for the continuation; zero if the list is complete.
     pub identifier: u32,
@@ -46,12 +45,12 @@ pub struct ObjectList {
     pub changed: bool,
 }
 
-/// One object of several, with attributes.
+/// An object in the answer to a command on several objects, with its retrieved attributes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListedObject {
     pub id: u64,
     pub object_type: ObjectType,
-    /// The selected attributes; empty if the request selected none.
+    /// The attributes that the request selected; empty if it selected none.
     pub attributes: Vec<Attribute>,
 }
 
@@ -63,13 +62,13 @@ pub struct MapRun {
     pub length: u64,
 }
 
-/// The kinds of run, with the codes of MAP TYPE.
+/// The kinds of a run of bytes, with the codes of MAP TYPE.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u16)]
 pub enum MapRunKind {
     Written = 1,
     Hole = 2,
-    /// Reading the run ends with a medium error.
+    /// The drive answers a READ of this run with a medium error.
     DamagedData = 3,
 }
 
@@ -77,11 +76,11 @@ pub enum MapRunKind {
 /// value.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct CurrentCommand {
-    /// `None` if the command is about no object.
+    /// `None` if the command affects no object.
     pub object_type: Option<ObjectType>,
     pub object: ObjectAddress,
-    /// The position of the first byte that APPEND wrote.
+    /// Offset in the object of the first byte that APPEND wrote.
     pub append_start: u64,
-    /// Bytes that the command allocated, negative if it freed some.
+    /// Number of bytes that the command allocated; negative if it freed more than it allocated.
     pub change_in_used: i64,
 }

@@ -4,19 +4,19 @@ use volume::Data;
 
 use crate::{Attribute, AttributeSelection, Command, Continuation};
 
-/// One command on an object store.
+/// A command with its data and its attributes lists, as an object store receives it.
 #[derive(Clone, Debug)]
 pub struct ObjectRequest {
     pub command: Command,
     pub options: CommandOptions,
     pub continuation: Continuation,
-    /// The data of WRITE, APPEND and CREATE AND WRITE.
+    /// The data that WRITE, APPEND or CREATE AND WRITE stores.
     pub data: Data,
     /// Attributes that the command sets, atomically with its other effects.
     pub set: Vec<Attribute>,
     /// Attributes that the command returns.
     pub get: Vec<AttributeSelection>,
-    /// Most bytes of Data-In that the initiator can receive.
+    /// Maximum number of bytes that the initiator can receive from the drive for this command (Data-In).
     pub data_in_capacity: u64,
 }
 
@@ -65,13 +65,13 @@ impl ObjectRequest {
 pub struct CommandOptions {
     /// FUA: the effects are stable when the command ends; a read returns stable data.
     pub fua: bool,
-    /// DPO: the data will not be used again soon.
+    /// DPO: the data will not be used again soon, so caches need not keep it.
     pub dpo: bool,
     pub isolation: Isolation,
     pub timestamps: TimestampControl,
 }
 
-/// ISOLATION: which other commands see a command in part.
+/// ISOLATION: whether other commands may see a part of the effects of a command.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Isolation {

@@ -1,4 +1,4 @@
-//! The trait of everything that keeps objects.
+//! The trait through which a drive, or a session with a drive, performs commands.
 
 use volume::Reply;
 
@@ -6,13 +6,12 @@ use crate::{ObjectError, ObjectReply, ObjectRequest};
 
 pub type ObjectResult = Result<ObjectReply, ObjectError>;
 
-/// A place of objects: a drive, or a session with one.
+/// Keeps objects and performs commands on them: a drive, or a session with a drive.
 ///
-/// A command that ended without FUA may be lost in a crash until a flush covers its object. Of each
-/// object a consistent prefix of its changes remains: length, attributes and data agree. Commands
-/// of one object that overlap in time take effect in any order, each as a whole.
+/// A crash may lose a command that ended without FUA, until a flush covers its object. A consistent prefix of each
+/// object's changes remains: length, attributes and data agree. Commands on one object that overlap in time take effect
+/// in any order, each as a whole.
 pub trait ObjectStore: Send + Sync + 'static {
-    /// Performs one command. Dropping the reply aborts the command: it then had its whole effect,
-    /// or none.
+    /// Performs one command. Dropping the reply aborts the command: its effect is then complete, or there is none.
     fn perform(&self, request: ObjectRequest) -> Reply<'_, ObjectResult>;
 }
