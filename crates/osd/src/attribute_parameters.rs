@@ -8,37 +8,37 @@ use crate::{
     refusal::Refusal,
 };
 
-/// Offset of the parameters in the CDB.
+/// Offset of the get and set attributes parameters in the CDB, in bytes.
 pub const PARAMETERS: usize = 52;
-/// Most bytes of the value that format 1 carries in the CDB.
+/// Maximum length in bytes of an attribute's value in the CDB itself (CDBFMT 1).
 pub const MAX_VALUE_IN_CDB: usize = 18;
 
-/// The attributes that a command sets and returns, and where their lists are.
+/// The attributes that a command sets and returns, and where in the buffers their lists are.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AttributeParameters {
     /// CDBFMT 1: sets one attribute, whose value is in the CDB.
     SetOne { id: AttributeId, length: u8, value: [u8; MAX_VALUE_IN_CDB] },
-    /// CDBFMT 2: returns one page in page format, and sets one attribute.
+    /// CDBFMT 2: returns one attributes page in page format, and sets one attribute.
     Page { get: Option<PageToGet>, set: Option<ValueInBuffer> },
-    /// CDBFMT 3: sets and returns the attributes of two lists.
+    /// CDBFMT 3: returns the attributes of the list `get`, and sets those of the list `set`.
     Lists { get: Option<ListInBuffer>, retrieved: Option<Space>, set: Option<ListInBuffer> },
 }
 
-/// A page that the command returns.
+/// An attributes page that the command returns in page format.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PageToGet {
     pub page: u32,
     pub space: Space,
 }
 
-/// The place in the Data-In buffer for retrieved attributes.
+/// The part of the Data-In buffer in which the drive returns attributes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Space {
     pub offset: u64,
     pub allocation_length: u32,
 }
 
-/// An attribute whose value is in the Data-Out buffer.
+/// An attribute to set whose value is in the Data-Out buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ValueInBuffer {
     pub id: AttributeId,
@@ -46,7 +46,7 @@ pub struct ValueInBuffer {
     pub offset: u64,
 }
 
-/// An attributes list in the Data-Out buffer.
+/// The length and the offset of an attributes list in the Data-Out buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ListInBuffer {
     pub length: u32,
@@ -54,7 +54,7 @@ pub struct ListInBuffer {
 }
 
 impl AttributeParameters {
-    /// Parameters that neither set nor return an attribute.
+    /// The parameters of a command that neither sets nor returns an attribute.
     pub const NONE: Self = Self::Lists { get: None, retrieved: None, set: None };
 
     /// Parses the parameters of a CDB of 236 bytes. `format` is CDBFMT, 0 to 3.
@@ -127,7 +127,7 @@ impl AttributeParameters {
         Ok(Self::SetOne { id, length, value })
     }
 
-    /// Returns CDBFMT.
+    /// Returns CDBFMT, the format of the parameters, 1 to 3.
     #[must_use]
     pub const fn format(&self) -> u8 {
         match self {
@@ -175,7 +175,7 @@ impl AttributeParameters {
         }
     }
 
-    /// Returns the place in the Data-In buffer for retrieved attributes.
+    /// Returns the part of the Data-In buffer for retrieved attributes; `None` if there is none.
     #[must_use]
     pub const fn space(&self) -> Option<Space> {
         match self {
@@ -187,7 +187,7 @@ impl AttributeParameters {
     }
 }
 
-/// Returns the offset in the field at `at` of the parameters, which must be in use.
+/// Returns the buffer offset in the field at `at` of the parameters. Refuses an unused field.
 fn used(cdb: &[u8], at: usize) -> Result<u64, Refusal> {
     let field = u32_at(cdb, PARAMETERS + at).unwrap_or(UNUSED);
     let refusal = Refusal::field((PARAMETERS + at) as u16);

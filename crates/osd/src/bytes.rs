@@ -1,6 +1,6 @@
-//! Big-endian fields at fixed offsets.
+//! Reads and writes big-endian fields at fixed offsets.
 
-/// Reads the bytes at `at`; `None` if `bytes` ends before them.
+/// Reads `N` bytes at offset `at`; `None` if `bytes` ends before them.
 pub(crate) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }

@@ -1,4 +1,4 @@
-//! Capabilities: what a client may do, as its manager has signed it (OSD-2, 4.11).
+//! Capabilities: statements of what a client may do, signed by the drive's owner (OSD-2, 4.11).
 
 use object::{Command, ObjectAddress, ObjectType, Timestamp};
 
@@ -10,22 +10,22 @@ use crate::{
     security::{Algorithm, SecurityMethod},
 };
 
-/// CAPABILITY FORMAT: without capability.
+/// CAPABILITY FORMAT of a command without capability.
 const FORMAT_NONE: u8 = 0;
-/// CAPABILITY FORMAT: OSD-1, which the initiator of Linux writes into CDBs of OSD-2.
+/// CAPABILITY FORMAT of OSD-1, which the initiator of Linux writes into CDBs of OSD-2.
 const FORMAT_OSD_1: u8 = 1;
 const FORMAT_OSD_2: u8 = 2;
 
-/// A capability in the format of OSD-2.
+/// A capability of OSD-2: its holder may use one object in certain ways (OSD-2, 4.11).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Capability {
     /// KEY VERSION of the working key, 0 to 15.
     pub key_version: u8,
     pub algorithm: Algorithm,
     pub method: SecurityMethod,
-    /// Zero: never.
+    /// The capability is not valid after this time. Zero: no limit.
     pub expiration: Timestamp,
-    /// AUDIT: a value of the manager, for its own records.
+    /// AUDIT: a value that the signer chooses, for its own records.
     pub audit: [u8; 20],
     /// CAPABILITY DISCRIMINATOR: makes two capabilities of the same content different.
     pub discriminator: [u8; 12],
@@ -34,7 +34,7 @@ pub struct Capability {
     pub created: Timestamp,
     pub object_type: ObjectType,
     pub permissions: Permissions,
-    /// ALLOWED ATTRIBUTES ACCESS.
+    /// ALLOWED ATTRIBUTES ACCESS. Forebay does not check this field.
     pub attributes_access: u32,
     /// POLICY ACCESS TAG: must equal that of the object; zero: not checked.
     pub policy_tag: u32,
@@ -45,7 +45,7 @@ pub struct Capability {
     pub range: AllowedRange,
 }
 
-/// A range of bytes of a user object.
+/// A range of bytes of a user object, which a capability permits to access.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AllowedRange {
     pub start: u64,
@@ -71,8 +71,8 @@ impl AllowedRange {
 }
 
 impl Capability {
-    /// Returns a capability of this method for everything about one object: without expiry,
-    /// discriminator and policy tag, for key version 0.
+    /// Returns a capability with these permissions for one object and all of its bytes: without
+    /// expiry, discriminator and policy tag, for key version 0.
     #[must_use]
     pub fn for_object(
         object: ObjectAddress,
@@ -197,7 +197,7 @@ impl Capability {
 /// The offset of the permissions in a CDB, to which sense data points (Linux maps it to EACCES).
 pub const PERMISSIONS_IN_CDB: u16 = (CAPABILITY + 49) as u16;
 
-/// Returns the code of OBJECT DESCRIPTOR TYPE: user object 1, partition and root 2, collection 3.
+/// Returns the code of OBJECT DESCRIPTOR TYPE for the type of a capability's object.
 const fn descriptor_type(object_type: ObjectType) -> u8 {
     match object_type {
         ObjectType::UserObject => 1,
@@ -206,8 +206,9 @@ const fn descriptor_type(object_type: ObjectType) -> u8 {
     }
 }
 
-/// Returns start and length of the bytes that a command accesses. APPEND may write anywhere from
-/// the end of the object on, and PUNCH moves everything behind its start.
+/// Returns start and length of the range that a capability must contain for a command. PUNCH and
+/// the reads of maps reach from their start to the end. `None` for APPEND, whose position the drive
+/// chooses, and for commands without a range.
 fn byte_range(command: &Command) -> Option<(u64, u64)> {
     match *command {
         Command::Read { length, start, .. }

@@ -23,35 +23,37 @@ use crate::{
     service_action::{OPERATION_CODE, ServiceAction},
 };
 
-/// ADDITIONAL CDB LENGTH: the bytes after byte 7.
+/// ADDITIONAL CDB LENGTH: the number of bytes after byte 7.
 const ADDITIONAL_LENGTH: u8 = (CDB_BYTES - 8) as u8;
-/// The bit of CONTROL that requests auto contingent allegiance, which Forebay does not support.
+/// The bit of CONTROL (SAM-5) that requests auto contingent allegiance, which Forebay does not
+/// support.
 const NACA: u8 = 0x04;
 const DPO: u8 = 0x10;
 const FUA: u8 = 0x08;
 const DATA_IN_OFFSET: usize = 228;
 const DATA_OUT_OFFSET: usize = 232;
 
-/// The fields of a CDB.
+/// The fields of an OSD command's CDB.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct OsdCdb {
     pub command: Command,
     pub options: CommandOptions,
     pub attributes: AttributeParameters,
-    /// Bytes of the CDB continuation segment at the begin of the Data-Out buffer; zero without one.
+    /// Length in bytes of the CDB continuation segment at the start of the Data-Out buffer; zero
+    /// without a segment.
     pub continuation_length: u32,
-    /// The capability as its bytes, over which it is signed.
+    /// The encoded capability, kept as bytes because the signature covers the bytes.
     pub capability: [u8; CAPABILITY_BYTES],
     pub integrity: IntegrityCheckValue,
     pub nonce: Nonce,
-    /// The place of the integrity information in the Data-In buffer, with the method ALLDATA.
+    /// Offset of the integrity information in the Data-In buffer, with the method ALLDATA.
     pub data_in_integrity: Option<u64>,
-    /// The place of the integrity information in the Data-Out buffer, with the method ALLDATA.
+    /// Offset of the integrity information in the Data-Out buffer, with the method ALLDATA.
     pub data_out_integrity: Option<u64>,
 }
 
 impl OsdCdb {
-    /// Returns a CDB without attributes, capability and proof.
+    /// Returns a CDB without attributes, capability and integrity check value.
     #[must_use]
     pub fn new(command: Command) -> Self {
         Self {
@@ -89,7 +91,7 @@ impl OsdCdb {
             offset::decode(field).map_err(|_| Refusal::field(at as u16))
         };
         let format = match cdb[11] >> 4 & 0x03 {
-            // A CDB without attributes may leave CDBFMT zero.
+            // In a CDB without attributes, CDBFMT may be zero.
             0 if cdb[52..80].iter().all(|&byte| byte == 0 || byte == 0xff) => DEFAULT_FORMAT,
             format => format,
         };

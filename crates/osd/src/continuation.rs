@@ -27,7 +27,7 @@ const QUERY: u16 = 0x0002;
 const USER_OBJECT: u16 = 0x0100;
 const COPY_SOURCE: u16 = 0x0101;
 
-/// Bytes of an entry of a scatter/gather list.
+/// Length in bytes of an entry of a scatter/gather list.
 const SCATTER_ENTRY: usize = 16;
 const CPY_ATTR: u8 = 0x01;
 const FREEZE: u8 = 0x02;
@@ -36,10 +36,10 @@ const FREEZE: u8 = 0x02;
 /// continuation descriptor types".
 pub const DESCRIPTOR_TYPES: [u16; 4] = [SCATTER_GATHER, QUERY, USER_OBJECT, COPY_SOURCE];
 
-/// A continuation segment.
+/// A CDB continuation segment (OSD-2, 5.4).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ContinuationSegment {
-    /// The service action of the CDB to which the segment belongs.
+    /// The service action of the command to which the segment belongs.
     pub service_action: ServiceAction,
     pub integrity: IntegrityCheckValue,
     pub continuation: Continuation,
@@ -108,7 +108,7 @@ impl ContinuationSegment {
     }
 }
 
-/// Parses the descriptor at `at`. Returns the offset of the next one, too.
+/// Parses the descriptor at offset `at`. Also returns the offset of the next descriptor.
 fn parse_descriptor(
     bytes: &Bytes,
     at: usize,
@@ -140,7 +140,8 @@ fn parse_descriptor(
     Ok((next, continuation))
 }
 
-/// Returns a byte offset for sense data, in which a field pointer has 16 bits.
+/// Converts a byte offset to the 16 bits of a field pointer in sense data. A larger offset becomes
+/// FFFFh.
 fn pointer(at: usize) -> u16 {
     u16::try_from(at).unwrap_or(u16::MAX)
 }
@@ -161,7 +162,7 @@ fn encode_entries(entries: &[ScatterEntry]) -> Vec<u8> {
     entries.iter().flat_map(bytes).collect()
 }
 
-/// Parses the criteria of QUERY. On failure returns the offset of the invalid field.
+/// Parses the criteria of QUERY. An error is the offset of the invalid field.
 fn parse_query(body: &Bytes, max_entries: usize) -> Result<Query, usize> {
     let match_type = match body.first() {
         Some(0) => QueryMatch::Any,

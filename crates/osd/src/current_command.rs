@@ -1,4 +1,4 @@
-//! The current command page in page format (OSD-2, 7.2.27).
+//! Encodes and parses the current command page in page format (OSD-2, 7.2.27).
 
 use object::{CURRENT_COMMAND, CurrentCommand, ObjectAddress, ObjectType};
 
@@ -8,7 +8,7 @@ use crate::{
     security::IntegrityCheckValue,
 };
 
-/// Encodes the page with the response integrity check value.
+/// Encodes the current command page with `value`, the drive's proof of the status.
 #[must_use]
 pub fn current_command_page(
     current: &CurrentCommand,

@@ -13,9 +13,9 @@ use crate::{
 
 /// CDBFMT of commands without attributes: two empty lists.
 pub(crate) const DEFAULT_FORMAT: u8 = 3;
-/// Offset of CDB CONTINUATION LENGTH.
+/// Offset of CDB CONTINUATION LENGTH in the CDB.
 pub(crate) const CONTINUATION_LENGTH: usize = 48;
-/// The smallest continuation segment: its header and one empty descriptor.
+/// Length in bytes of the smallest continuation segment: its header and one empty descriptor.
 const MIN_CONTINUATION: u32 = 48;
 
 const PARTITION: usize = 16;
@@ -23,12 +23,13 @@ const OBJECT: usize = 24;
 const LENGTH: usize = 32;
 const START: usize = 40;
 
-/// Bits of byte 11 besides CDBFMT.
+/// Bits of byte 11 besides CDBFMT. LIST_ATTR: a list has attributes. IMMED_TR: QUERY is answered at
+/// once. FORCE: a collection with members is removed.
 const LIST_ATTR: u8 = 0x40;
 const IMMED_TR: u8 = 0x80;
 const FORCE: u8 = 0x01;
 
-/// Parses the fields of a CDB of 236 bytes.
+/// Parses the fields of a command in a CDB of 236 bytes.
 ///
 /// # Errors
 /// 5/24/00 with a pointer to a field that has a reserved value.
@@ -185,14 +186,14 @@ pub(crate) const fn service_action(command: &Command) -> ServiceAction {
     }
 }
 
-/// Returns the bytes of the continuation segment.
+/// Returns the length of the continuation segment in bytes; 0 for a command without a segment.
 ///
 /// # Errors
 /// 5/24/00 for a length that cannot be that of a segment, or for a command that has none.
 pub(crate) fn continuation_length(action: ServiceAction, cdb: &[u8]) -> Result<u32, Refusal> {
     let length = u32_at(cdb, CONTINUATION_LENGTH).unwrap_or_default();
     match action {
-        // These have other fields there.
+        // These commands have other fields in bytes 48 to 51.
         ServiceAction::List
         | ServiceAction::ListCollection
         | ServiceAction::ReadMap
@@ -211,10 +212,12 @@ pub(crate) fn continuation_length(action: ServiceAction, cdb: &[u8]) -> Result<u
     }
 }
 
-/// Writes the fields of a command. Bits of bytes 10 and 11 are added to those that are set.
+/// Writes the fields of a command. Bytes 10 and 11 may hold other bits already; the bits of the
+/// command are added to them.
 pub(crate) fn write(command: &Command, cdb: &mut [u8]) {
     let object = match *command {
-        // The fields of these commands are not those of the object that they are about.
+        // These commands have two partitions in bytes 16 to 31; `Command::object` names one of
+        // them.
         Command::CreateSnapshot { source, requested, .. }
         | Command::CreateClone { source, requested, .. } => ObjectAddress::new(source, requested),
         Command::RestorePartitionFromSnapshot { partition, snapshot } => {
@@ -267,7 +270,7 @@ pub(crate) fn write(command: &Command, cdb: &mut [u8]) {
     }
 }
 
-/// Returns the values of bytes 32 to 39 and 40 to 47.
+/// Returns the values of bytes 32 to 39 (length) and 40 to 47 (start) of the CDB.
 const fn length_and_start(command: &Command) -> (u64, u64) {
     match *command {
         Command::FormatOsd { capacity } => (capacity, 0),
@@ -315,7 +318,8 @@ fn parse_list(cdb: &[u8]) -> Result<ListRequest, Refusal> {
     })
 }
 
-/// Parses FLUSH SCOPE, which the initiator of Linux writes into byte 11.
+/// Parses FLUSH SCOPE. OSD-2 places the field in byte 10; the initiator of Linux writes it into
+/// byte 11.
 fn parse_scope(cdb: &[u8]) -> Result<FlushScope, Refusal> {
     let code = if cdb[10] & 0x03 != 0 { cdb[10] } else { cdb[11] };
     FlushScope::from_code(code).ok_or(Refusal::field(10))
@@ -352,7 +356,7 @@ fn write_set_key(request: &SetKeyRequest, cdb: &mut [u8]) {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns a command of every service action, with a different value in each field.
+    /// Returns one command of every service action, with a different value in each field.
     pub(crate) fn one_of_each() -> Vec<Command> {
         let mut commands = commands_on_objects();
         commands.extend(others_of_each());

@@ -1,9 +1,9 @@
 //! The T10 object storage commands (OSD-2) on the wire: CDBs, attributes lists, capabilities and
 //! the proofs of the four security methods.
 //!
-//! The crate converts between bytes and the values of the crate `object`. It does no I/O, reads no
-//! clock and keeps no state: a drive and an initiator both use it. Every parser accepts hostile
-//! bytes; lists are bounded by an argument.
+//! The crate converts between bytes and the values of the crate `object`, without I/O, clock or
+//! state: a drive and an initiator both use it. Every parser accepts hostile bytes, and an argument
+//! limits the number of entries of each list.
 
 mod bytes;
 #[cfg(test)]

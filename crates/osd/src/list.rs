@@ -1,8 +1,8 @@
 //! Attributes lists (OSD-2, 7.1.4).
 //!
 //! A list has a header of 8 bytes (type, three reserved bytes, length of the entries) and entries
-//! that are padded to multiples of 8 bytes. The length of a list is the length in the CDB: the
-//! initiator of Linux leaves the length in the header zero.
+//! that are padded to multiples of 8 bytes. If the length in the header is zero, as the initiator
+//! of Linux leaves it, the list has the length in the CDB.
 
 use bytes::{Bytes, BytesMut};
 use object::{Attribute, AttributeId, AttributeSelection, ListedObject, MAX_VALUE_LENGTH};
@@ -13,18 +13,18 @@ use crate::{
 };
 
 const HEADER: usize = 8;
-/// A list of attributes to return: page and number of each.
+/// LIST TYPE of a list of attributes to return: page and number of each.
 const RETRIEVE: u8 = 0x1;
-/// A list of attributes with values.
+/// LIST TYPE of a list of attributes with values.
 const VALUES: u8 = 0x9;
-/// A list of objects, each with attributes and values.
+/// LIST TYPE of a list of objects, each with attributes and values.
 const OBJECTS: u8 = 0xe;
-/// Bytes of an entry with a value, before the value.
+/// Length in bytes of an attribute's entry before the value.
 const ENTRY: usize = 16;
-/// Bytes of an entry of an object, before its attributes.
+/// Length in bytes of an object's entry before its attributes.
 const OBJECT_ENTRY: usize = 16;
 
-/// Encodes a list of attributes to return.
+/// Encodes a list of attributes that the drive is to return.
 #[must_use]
 pub fn encode_selections(selections: &[AttributeSelection]) -> Vec<u8> {
     let mut bytes = vec![RETRIEVE, 0, 0, 0, 0, 0, 0, 0];
@@ -34,7 +34,7 @@ pub fn encode_selections(selections: &[AttributeSelection]) -> Vec<u8> {
             AttributeSelection::Page(page) => (page, u32::MAX),
             AttributeSelection::All => (u32::MAX, u32::MAX),
             AttributeSelection::NumberInAllPages(number) => (u32::MAX, number),
-            // The CDB names a page in page format, not a list.
+            // A page in page format has no entry in a list: the CDB names it (CDBFMT 2).
             AttributeSelection::PageFormat(_) => continue,
         };
         bytes.extend_from_slice(&page.to_be_bytes());
@@ -127,7 +127,7 @@ pub fn parse_objects(list: &Bytes, max_entries: usize) -> Result<Vec<ListedObjec
     Ok(objects)
 }
 
-/// Appends an entry of an object: identifier, type, and a list of its attributes without header.
+/// Appends the entry of an object: identifier, type, and a list of its attributes without header.
 pub(crate) fn push_object(bytes: &mut Vec<u8>, object: &ListedObject) {
     let mut entries = Vec::new();
     object.attributes.iter().for_each(|attribute| push_attribute(&mut entries, attribute));
@@ -138,7 +138,7 @@ pub(crate) fn push_object(bytes: &mut Vec<u8>, object: &ListedObject) {
     bytes.extend_from_slice(&entries);
 }
 
-/// Removes an entry of an object from the begin of `rest`.
+/// Removes the entry of an object from the start of `rest`.
 pub(crate) fn take_object(rest: &mut Bytes, max_entries: usize) -> Result<ListedObject, Refusal> {
     let head = (u64_at(rest, 0), rest.get(8).copied(), u16_at(rest, 14));
     let (Some(id), Some(code), Some(length)) = head else {
@@ -171,7 +171,7 @@ fn push_attribute(bytes: &mut Vec<u8>, attribute: &Attribute) {
     bytes.resize(bytes.len() + padding(length), 0);
 }
 
-/// Removes an attribute with its value from the begin of `rest`.
+/// Removes an attribute with its value from the start of `rest`.
 fn take_attribute(rest: &mut Bytes) -> Result<Attribute, Refusal> {
     let head = (u32_at(rest, 0), u32_at(rest, 4), u16_at(rest, 14));
     let (Some(page), Some(number), Some(length)) = head else {
@@ -185,13 +185,13 @@ fn take_attribute(rest: &mut Bytes) -> Result<Attribute, Refusal> {
     if rest.len() < end {
         return Err(Refusal::ParameterListLength);
     }
-    // The last entry may lack its padding.
+    // The padding of the last entry may be missing.
     let value = rest.slice(ENTRY..end);
     let _ = rest.split_to((end + padding(length)).min(rest.len()));
     Ok(Attribute { id: AttributeId::new(page, number), value })
 }
 
-/// Returns the entries of a list of type `list_type`.
+/// Checks that a list has the type `list_type`, and returns its entries.
 fn body(list: &[u8], list_type: u8) -> Result<&[u8], Refusal> {
     let (Some(first), Some(length)) = (list.first(), u32_at(list, 4)) else {
         return Err(Refusal::ParameterListLength);
@@ -212,7 +212,7 @@ fn with_length(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Returns a copy of `data` that attribute values can share.
+/// Copies `data` into memory that attribute values can share without further copies.
 #[must_use]
 pub fn shared(data: &[u8]) -> Bytes {
     BytesMut::from(data).freeze()

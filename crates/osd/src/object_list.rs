@@ -9,29 +9,29 @@ use crate::{
     refusal::Refusal,
 };
 
-/// Bytes before the first object of a LIST.
+/// Length in bytes of the header of a LIST or LIST COLLECTION.
 const LIST_HEADER: usize = 24;
-/// Bytes before the first object of a QUERY.
+/// Length in bytes of the header of a QUERY's answer.
 const QUERY_HEADER: usize = 12;
 const ID: usize = 8;
 
-/// LSTCHG.
+/// LSTCHG: the listed objects have changed since the first part of the list.
 const CHANGED: u8 = 0x02;
 
-/// The kind of list, on which the header and the descriptor format depend.
+/// The command that a list answers. The header and the descriptor format depend on it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ListKind {
-    /// LIST of the root.
+    /// The answer to LIST of the root: partitions.
     Partitions,
-    /// LIST COLLECTION of a partition.
+    /// The answer to LIST COLLECTION of a partition: its collections.
     Collections,
-    /// LIST of a partition, LIST COLLECTION of a collection.
+    /// The answer to LIST of a partition, or LIST COLLECTION of a collection: user objects.
     UserObjects,
     Query,
 }
 
 impl ListKind {
-    /// Returns OBJECT DESCRIPTOR FORMAT.
+    /// Returns OBJECT DESCRIPTOR FORMAT, which says what each entry of the list contains.
     const fn format(self, with_attributes: bool) -> u8 {
         let format = match self {
             Self::Partitions => 0x01,

@@ -1,6 +1,6 @@
-//! The Data-In of READ MAP. Our definition, since the T10 text was not available: a header of 16
-//! bytes (additional length 8, reserved 8), then 24 bytes for each run (MAP TYPE 2, reserved 6,
-//! start 8, length 8).
+//! The Data-In of READ MAP. The layout is our definition, since the T10 text was not available: a
+//! header of 16 bytes (additional length 8, reserved 8), then 24 bytes for each run (MAP TYPE 2,
+//! reserved 6, start 8, length 8).
 
 use object::{MapRun, MapRunKind};
 
@@ -30,7 +30,7 @@ pub fn encode_map(runs: &[MapRun]) -> Vec<u8> {
 }
 
 /// Parses a map. Returns `None` for a map that is shorter than its header, or has a run of an
-/// unknown kind. A run that was cut is left out.
+/// unknown kind. An incomplete run at the end is left out.
 #[must_use]
 pub fn parse_map(bytes: &[u8]) -> Option<Vec<MapRun>> {
     let claimed = usize::try_from(u64_at(bytes, 0)?).ok()?.checked_add(8)?;

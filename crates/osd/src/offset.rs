@@ -3,19 +3,19 @@
 //! A 32-bit field holds a mantissa of 28 bits and a signed exponent of 4 bits. The offset is
 //! mantissa · 2^(exponent + 8). FFFFFFFFh means that the field is not used.
 
-/// The value of a field that is not used.
+/// Value of an offset field that is not used.
 pub const UNUSED: u32 = u32::MAX;
 /// The smallest exponent. With it the unit of an offset is 8 bytes.
 const MIN_EXPONENT: i32 = -5;
 const MANTISSA_BITS: u32 = 28;
 const MANTISSA_MASK: u32 = (1 << MANTISSA_BITS) - 1;
 
-/// A field whose exponent is below the minimum, with a mantissa other than FFFFFFFh.
+/// The field has an exponent below the minimum, and is not [`UNUSED`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("offset {0:08X}h has an exponent below -5")]
 pub struct InvalidOffset(pub u32);
 
-/// Decodes a field. `None`: not used.
+/// Decodes an offset field to bytes. Returns `None` for [`UNUSED`].
 ///
 /// # Errors
 /// The exponent is below -5, but the field is not [`UNUSED`].
@@ -24,7 +24,7 @@ pub fn decode(field: u32) -> Result<Option<u64>, InvalidOffset> {
         return Ok(None);
     }
     let mantissa = u64::from(field & MANTISSA_MASK);
-    // The arithmetic shift extends the sign of the exponent.
+    // The arithmetic shift copies the sign bit of the exponent.
     let exponent = field as i32 >> MANTISSA_BITS;
     if exponent < MIN_EXPONENT {
         return Err(InvalidOffset(field));
@@ -32,8 +32,8 @@ pub fn decode(field: u32) -> Result<Option<u64>, InvalidOffset> {
     Ok(Some(mantissa << (exponent + 8)))
 }
 
-/// Encodes an offset with the smallest exponent that fits. Returns `None` if the offset is no
-/// multiple of 8, or if a larger offset needs a coarser multiple.
+/// Encodes an offset with the smallest exponent that fits. Returns `None` if no exponent represents
+/// it exactly: an offset must be a multiple of 8, and a large one of a larger power of 2.
 #[must_use]
 pub fn encode(offset: u64) -> Option<u32> {
     (MIN_EXPONENT..=7).find_map(|exponent| {

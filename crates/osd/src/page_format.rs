@@ -5,13 +5,14 @@ use object::{AttributeId, PageFamily, StandardAttribute, attributes_of, family_o
 
 use crate::bytes::{put, u32_at};
 
-/// Bytes before the values: page number and page length.
+/// Length in bytes of a page's header: page number and page length.
 const HEADER: usize = 8;
 /// The number of the attribute "timestamp bypass", which is not a part of its page's format.
 const BYPASS: u32 = 0xffff_fffe;
 
-/// Encodes a page from the values of its attributes. A page whose attributes have no fixed
-/// lengths, and an unknown page, is a null page: it has the length zero.
+/// Encodes a page in page format; `value` returns the value of an attribute. A page that is
+/// unknown, or whose attributes have no fixed lengths, becomes a null page: its length field is
+/// zero.
 #[must_use]
 pub fn encode_page(page: u32, mut value: impl FnMut(AttributeId) -> Option<Bytes>) -> Vec<u8> {
     let mut bytes = page.to_be_bytes().to_vec();
@@ -45,7 +46,7 @@ pub fn parse_page(bytes: &Bytes) -> Option<Vec<(AttributeId, Bytes)>> {
     (u32_at(bytes, 4)? as usize == at - HEADER).then_some(values)
 }
 
-/// Returns the attributes of a page in their order with their lengths.
+/// Returns the attributes of a page in the order of page format, with their lengths in bytes.
 fn layout(page: u32) -> Option<Vec<(&'static StandardAttribute, usize)>> {
     let PageFamily::Of(object_type) = family_of(page) else { return None };
     let in_page =

@@ -4,8 +4,7 @@ use std::ops::{BitOr, BitOrAssign};
 
 use object::{Command, KeyToSet, SetKeyRequest};
 
-/// The bits of the PERMISSIONS BIT MASK, bytes 49 and 50 of a capability. Bytes 51 to 53 are
-/// reserved.
+/// The PERMISSIONS BIT MASK of a capability, its bytes 49 and 50. Bytes 51 to 53 are reserved.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Permissions(pub u16);
 
@@ -26,7 +25,7 @@ impl Permissions {
     pub const QUERY: Self = Self(0x0008);
     pub const GLOBAL_REMOVE: Self = Self(0x0004);
 
-    /// Every permission with its name on the command line.
+    /// All permissions with their names on the command line.
     pub const NAMES: [(Self, &'static str); 14] = [
         (Self::READ, "read"),
         (Self::WRITE, "write"),
@@ -49,7 +48,8 @@ impl Permissions {
         self.0 & needed.0 == needed.0
     }
 
-    /// Returns true if the permissions suffice for a command, without its lists of attributes.
+    /// Returns true if the permissions suffice for a command. Does not check its lists of
+    /// attributes.
     #[must_use]
     pub fn suffice_for(self, command: &Command) -> bool {
         if matches!(command, Command::Append { .. }) {

@@ -2,19 +2,19 @@
 
 use scsi::Sense;
 
-/// A refused command. Nothing was changed.
+/// The reason why a command was refused. The drive has changed no object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refusal {
-    /// 5/20/00: an unknown service action, or one of OSD-1.
+    /// 5/20/00: the service action is unknown, or belongs to OSD-1.
     #[error("unknown service action")]
     UnknownServiceAction,
-    /// 5/24/00 with a pointer to a byte of the CDB.
+    /// 5/24/00: a field of the CDB is invalid. The sense data points to this byte.
     #[error("invalid field in byte {0} of the CDB")]
     Field(u16),
-    /// 5/24/06.
+    /// 5/24/06: the drive has seen the nonce of the command before.
     #[error("the nonce was used before")]
     NonceNotUnique,
-    /// 5/24/07.
+    /// 5/24/07: the time in the nonce is too old or too new.
     #[error("the timestamp of the nonce is out of range")]
     NonceTimestampOutOfRange,
     /// 5/24/04: the audit value of the capability is frozen.
@@ -39,7 +39,7 @@ impl Refusal {
         Self::Field(byte)
     }
 
-    /// Returns the byte of the CDB that the sense data points to.
+    /// Returns the byte of the CDB to which the sense data points, if it points to one.
     #[must_use]
     pub const fn pointer(self) -> Option<u16> {
         match self {

@@ -8,9 +8,10 @@
 //! | 3 | get list of GET ATTRIBUTES | the horizon, a [`RequestTag`] |
 //! | 4 | get list of GET ATTRIBUTES | the boot epoch, 2 bytes: it increases with each start of the drive |
 //!
-//! The drive keeps the result of a tagged command that succeeded, atomically with the effect of the command, in a
-//! bounded table. The command is looked up with GET ATTRIBUTES of the root. A tag needs no permission of its own. An initiator that finds
-//! another boot epoch than before knows that changes which it did not flush may be lost.
+//! The drive keeps the result of a tagged command that succeeded in a bounded table, atomically
+//! with the effect of the command. An initiator looks up a command with GET ATTRIBUTES of the root.
+//! A tag needs no permission of its own. An initiator that finds another boot epoch than before
+//! knows that changes which it did not flush may be lost.
 //!
 //! The drive may have forgotten the results of tags up to the *horizon*, and of no tag above it. The horizon is zero
 //! while nothing was forgotten. A tag above the horizon without a result therefore belongs to a command that was not
@@ -20,7 +21,7 @@ use object::{AttributeId, ObjectAddress, ObjectType, Timestamp};
 
 use crate::bytes::{array_at, put, u64_at};
 
-/// The attributes page of request tags.
+/// The number of the attributes page with request tags and their results.
 pub const REQUEST_TAG_PAGE: u32 = 0xf001_0000;
 pub const REQUEST_TAG: AttributeId = AttributeId::new(REQUEST_TAG_PAGE, 1);
 pub const REQUEST_RESULT: AttributeId = AttributeId::new(REQUEST_TAG_PAGE, 2);
@@ -47,7 +48,7 @@ impl RequestTag {
         bytes
     }
 
-    /// Parses a tag; `None` for a value of another length.
+    /// Parses a request tag; `None` for a value of another length.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != REQUEST_TAG_BYTES {
@@ -58,14 +59,14 @@ impl RequestTag {
     }
 }
 
-/// The result of a tagged command: its number (8 bytes), type (1 byte, then 7 reserved) and identifiers of its object,
-/// the position of the first byte that APPEND wrote.
+/// The result of a tagged command. Encoded: its number (8 bytes), type of its object (1 byte, then
+/// 7 reserved), identifiers of its object, and the position of the first byte that APPEND wrote.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RequestResult {
-    /// Numbers the tagged commands of the drive in the order of their effects.
+    /// Number of the tagged command. The drive numbers such commands in the order of their effects.
     pub sequence: u64,
     pub object_type: Option<ObjectType>,
-    /// The object of the command; the first one that it created.
+    /// The object of the command; for CREATE, the first object that it created.
     pub object: ObjectAddress,
     pub append_start: u64,
 }
@@ -82,7 +83,7 @@ impl RequestResult {
         bytes
     }
 
-    /// Parses a result; `None` for a value of another length.
+    /// Parses the result of a tagged command; `None` for a value of another length.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.len() != REQUEST_RESULT_BYTES {

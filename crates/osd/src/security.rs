@@ -35,7 +35,7 @@ pub use nonce::{NONCE_BYTES, Nonce};
 pub use request::{CapabilityKey, SYSTEM_ID_BYTES, SystemId};
 pub use response::{response_of_page, response_of_sense, response_of_zeroed_sense};
 
-/// SECURITY METHOD, ascending by what it protects.
+/// SECURITY METHOD. A later method protects more than an earlier one.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub enum SecurityMethod {

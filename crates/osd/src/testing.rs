@@ -1,4 +1,4 @@
-//! The inputs of the test vectors of our security definitions.
+//! The inputs of the test vectors for the security formats that we have defined.
 
 use object::Timestamp;
 
@@ -16,13 +16,13 @@ pub(crate) fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(digits).collect()
 }
 
-/// Returns the bytes `first`, `first + 1` and so on.
+/// Returns `N` bytes: `first`, `first + 1` and so on.
 pub(crate) fn ascending<const N: usize>(first: u8) -> [u8; N] {
     std::array::from_fn(|at| first + at as u8)
 }
 
-/// Returns the capability of the vectors. It names HMAC-SHA1; the vectors of HMAC-SHA-256 use the
-/// same bytes, those of BLAKE3 the algorithm 3.
+/// Returns the capability of the test vectors. For HMAC-SHA1 and HMAC-SHA-256 the bytes are the
+/// same and name HMAC-SHA1; for BLAKE3 they name algorithm 3.
 pub(crate) fn capability_vector(algorithm: Algorithm) -> [u8; CAPABILITY_BYTES] {
     let mut bytes: [u8; CAPABILITY_BYTES] = unhex(concat!(
         "0251020001b8dac5b4000000000000000000000000000000000000000000000102030405060708090a0b0000",

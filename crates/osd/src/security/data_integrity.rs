@@ -8,12 +8,13 @@ use super::{
 };
 use crate::bytes::{array_at, put, u64_at};
 
-/// Bytes of the information in the Data-Out buffer.
+/// Length in bytes of the integrity information in the Data-Out buffer.
 pub const DATA_OUT_INTEGRITY_BYTES: usize = 24 + CODE_BYTES;
-/// Bytes of the information in the Data-In buffer.
+/// Length in bytes of the integrity information in the Data-In buffer.
 pub const DATA_IN_INTEGRITY_BYTES: usize = 16 + CODE_BYTES;
 
-/// The lengths of the parts of a Data-Out buffer, and the code of everything before it.
+/// The lengths of the parts of a Data-Out buffer, and a keyed hash of everything before this
+/// information.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DataOutIntegrity {
     pub data_bytes: u64,
@@ -22,7 +23,8 @@ pub struct DataOutIntegrity {
     pub value: IntegrityCheckValue,
 }
 
-/// The lengths of the parts of a Data-In buffer, and the code of everything before it.
+/// The lengths of the parts of a Data-In buffer, and a keyed hash of everything before this
+/// information.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DataInIntegrity {
     pub data_bytes: u64,
@@ -31,8 +33,8 @@ pub struct DataInIntegrity {
 }
 
 impl DataOutIntegrity {
-    /// Makes the information for a buffer whose bytes before the information are `before`, in
-    /// pieces. `lengths` are those of data, set attributes and get attributes.
+    /// Makes the integrity information of a Data-Out buffer. `before` are the pieces of the buffer
+    /// before the information. `lengths` are those of data, set attributes and get attributes.
     #[must_use]
     pub fn new<'a>(
         key: &CapabilityKey,
@@ -46,7 +48,7 @@ impl DataOutIntegrity {
         Self { data_bytes, set_attributes_bytes, get_attributes_bytes, value }
     }
 
-    /// Parses the information; `None` if the bytes are too few.
+    /// Parses integrity information of a Data-Out buffer; `None` if there are too few bytes.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         Some(Self {
@@ -69,8 +71,8 @@ impl DataOutIntegrity {
 }
 
 impl DataInIntegrity {
-    /// Makes the information for a buffer whose bytes before the information are `before`, in
-    /// pieces. `lengths` are those of data and retrieved attributes.
+    /// Makes the integrity information of a Data-In buffer. `before` are the pieces of the buffer
+    /// before the information. `lengths` are those of data and retrieved attributes.
     #[must_use]
     pub fn new<'a>(
         key: &CapabilityKey,
@@ -83,7 +85,7 @@ impl DataInIntegrity {
         Self { data_bytes, retrieved_attributes_bytes, value }
     }
 
-    /// Parses the information; `None` if the bytes are too few.
+    /// Parses integrity information of a Data-In buffer; `None` if there are too few bytes.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         Some(Self {

@@ -10,9 +10,9 @@ use zeroize::Zeroize;
 
 use super::mac::{Algorithm, IntegrityCheckValue, Mac};
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 pub const KEY_BYTES: usize = 32;
-/// Bytes of the SEED of SET KEY.
+/// Length of the SEED of SET KEY in bytes.
 pub const SEED_BYTES: usize = 20;
 
 /// A secret key, which is overwritten when it is dropped.
@@ -43,14 +43,14 @@ impl From<IntegrityCheckValue> for Key {
     }
 }
 
-/// Prints nothing of the key.
+/// Prints no byte of the key, so that a key never gets into a log.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
 }
 
-/// The two keys of one level.
+/// The authentication key and the generation key of one level.
 #[derive(Clone, Debug)]
 pub struct KeyPair {
     pub authentication: Key,
@@ -58,9 +58,10 @@ pub struct KeyPair {
 }
 
 impl KeyPair {
-    /// Derives the pair one level below. HMAC-SHA-256 is used whatever algorithm capabilities name:
-    /// the authentication key is the code of the seed with the lowest bit of its last byte 0, the
-    /// generation key the code of the seed with this bit 1.
+    /// Derives the pair one level below from the SEED of SET KEY. HMAC-SHA-256 is used whatever
+    /// algorithm capabilities name: the authentication key is the keyed hash of the seed with the
+    /// lowest bit of its last byte 0, the generation key the keyed hash of the seed with this bit
+    /// 1.
     #[must_use]
     pub fn derive(&self, seed: &[u8; SEED_BYTES]) -> Self {
         let with_bit = |bit: u8| {

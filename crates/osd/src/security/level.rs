@@ -2,7 +2,8 @@
 
 use object::{Command, KeyToSet, SetKeyRequest};
 
-/// The key of one level. A capability is signed with the authentication key of the level that its command belongs to.
+/// Names the key whose authentication key signs the capability of a command: the level of the
+/// command decides it.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum SigningKey {
     Master,
@@ -17,7 +18,7 @@ pub enum SigningKey {
 }
 
 impl SigningKey {
-    /// Returns the key for a command:
+    /// Returns the key that signs the capability of a command:
     ///
     /// | command | key |
     /// |---------|-----|

@@ -9,7 +9,7 @@ use subtle::ConstantTimeEq;
 
 use super::key::Key;
 
-/// Bytes of an integrity check value field. A shorter code is followed by zeros.
+/// Length in bytes of an integrity check value field. A shorter hash is followed by zeros.
 pub const CODE_BYTES: usize = 32;
 
 /// INTEGRITY CHECK VALUE ALGORITHM, the low four bits of byte 1 of a capability.
@@ -18,7 +18,7 @@ pub const CODE_BYTES: usize = 32;
 pub enum Algorithm {
     HmacSha1 = 1,
     HmacSha256 = 2,
-    /// Ours: BLAKE3 with a key of 32 bytes, in place of HMAC.
+    /// An extension of Forebay: BLAKE3 with a key of 32 bytes, in place of HMAC.
     Blake3 = 3,
 }
 
@@ -58,11 +58,11 @@ impl fmt::Debug for IntegrityCheckValue {
     }
 }
 
-/// A keyed hash of bytes that arrive in pieces.
+/// A keyed hash whose input arrives in pieces.
 #[derive(Clone)]
 pub struct Mac(State);
 
-// The states differ in size, but live on the stack for one command.
+// The variants differ in size, but a hash lives on the stack and only for one command.
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone)]
 enum State {

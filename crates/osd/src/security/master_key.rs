@@ -1,5 +1,5 @@
-//! The master key of a drive, as the file has it that the drive and its owner read: two lines of 64 hexadecimal digits, first the
-//! authentication key, then the generation key.
+//! The file with the master key of a drive: two lines of 64 hexadecimal digits, first the
+//! authentication key, then the generation key. The drive and its owner read it.
 
 use zeroize::Zeroizing;
 
@@ -21,7 +21,7 @@ pub enum MasterKeyError {
 /// Parses the content of a file with a master key.
 ///
 /// # Errors
-/// The reason why the content is not a master key. No digit of the content is in it.
+/// The reason why the content is not a master key. The error contains no digit of the content.
 pub fn parse_master_key(content: &[u8]) -> Result<KeyPair, MasterKeyError> {
     let content = content.strip_suffix(b"\n").unwrap_or(content);
     let lines: Vec<&[u8]> = content.split(|&byte| byte == b'\n').collect();

@@ -2,11 +2,11 @@
 
 use object::Timestamp;
 
-/// Bytes of a REQUEST NONCE.
+/// Length of a REQUEST NONCE in bytes.
 pub const NONCE_BYTES: usize = 12;
 
 /// The time at which an initiator signed a command, by the drive's clock, and a random number. The
-/// drive refuses a nonce that it has seen, and one whose time is outside of a window.
+/// drive refuses a nonce that it has seen, and a nonce whose time is too far from its own.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Nonce {
     pub time: Timestamp,

@@ -8,14 +8,14 @@ use super::{
 };
 use crate::layout::{CAPABILITY_BYTES, CDB_BYTES, CONTINUATION_INTEGRITY, INTEGRITY};
 
-/// Bytes of the OSD SYSTEM ID.
+/// Length of the OSD SYSTEM ID in bytes.
 pub const SYSTEM_ID_BYTES: usize = 20;
 
 /// OSD SYSTEM ID: distinguishes drives that have the same keys.
 pub type SystemId = [u8; SYSTEM_ID_BYTES];
 
-/// The key that proves a capability: the code of the capability and of the drive's identifier under
-/// an authentication key.
+/// The key with which a client proves that it has a capability: the keyed hash of the capability
+/// and of the drive's identifier under an authentication key.
 #[derive(Clone, Debug)]
 pub struct CapabilityKey {
     pub algorithm: Algorithm,
@@ -23,7 +23,7 @@ pub struct CapabilityKey {
 }
 
 impl CapabilityKey {
-    /// Computes the key of the capability with these bytes.
+    /// Computes the capability key of an encoded capability.
     #[must_use]
     pub fn new(
         algorithm: Algorithm,
@@ -35,21 +35,21 @@ impl CapabilityKey {
         Self { algorithm, key: Key::from(code) }
     }
 
-    /// Begins a keyed hash with the capability key.
+    /// Begins a keyed hash under the capability key.
     #[must_use]
     pub fn mac(&self) -> Mac {
         Mac::new(self.algorithm, &self.key)
     }
 
-    /// Returns the request integrity check value of the method CAPKEY: the code of the security
-    /// token of the session.
+    /// Returns the request integrity check value of the method CAPKEY: the keyed hash of the
+    /// security token of the session.
     #[must_use]
     pub fn of_token(&self, token: &[u8]) -> IntegrityCheckValue {
         self.mac().with(token).finish()
     }
 
-    /// Returns the request integrity check value of the methods CMDRSP and ALLDATA: the code of the
-    /// CDB with a field of zeros in place of the value.
+    /// Returns the request integrity check value of the methods CMDRSP and ALLDATA: the keyed hash
+    /// of the CDB with a field of zeros in place of the value.
     #[must_use]
     pub fn of_cdb(&self, cdb: &[u8; CDB_BYTES]) -> IntegrityCheckValue {
         self.mac()
@@ -59,8 +59,9 @@ impl CapabilityKey {
             .finish()
     }
 
-    /// Returns the integrity check value of a CDB continuation segment, with the methods CMDRSP and ALLDATA: the code
-    /// of the nonce and of the segment with a field of zeros in place of the value. Our definition.
+    /// Returns the integrity check value of a CDB continuation segment, with the methods CMDRSP and
+    /// ALLDATA: the keyed hash of the nonce and of the segment with a field of zeros in place of
+    /// the value. This is our definition.
     ///
     /// # Panics
     /// If the segment is shorter than its header.

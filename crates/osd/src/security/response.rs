@@ -7,8 +7,8 @@ use super::{
 };
 use crate::layout::{CURRENT_COMMAND_BYTES, RESPONSE_IN_PAGE};
 
-/// Returns the value of a GOOD status: the code of the nonce, the status, and the current command
-/// page with a value of zeros.
+/// Returns the proof of a GOOD status: the keyed hash of the nonce, the status, and the current
+/// command page with zeros in place of the proof.
 #[must_use]
 pub fn response_of_page(
     key: &CapabilityKey,
@@ -25,8 +25,8 @@ pub fn response_of_page(
         .finish()
 }
 
-/// Returns the value of another status: the code of the nonce, the status and the sense data, in
-/// which the 32 bytes at `value_at` (in descriptor 07h) count as zeros.
+/// Returns the proof of a status other than GOOD: the keyed hash of the nonce, the status and the
+/// sense data, in which the 32 bytes at `value_at` (in descriptor 07h) count as zeros.
 ///
 /// # Panics
 /// If the sense data is shorter than `value_at + 32`.
@@ -47,8 +47,8 @@ pub fn response_of_sense(
         .finish()
 }
 
-/// Returns the value of another status than GOOD from sense data in which the bytes of the value are zeros already. See
-/// [`response_of_sense`].
+/// Returns the proof of a status other than GOOD, from sense data with zeros in place of the proof.
+/// See [`response_of_sense`].
 #[must_use]
 pub fn response_of_zeroed_sense(
     key: &CapabilityKey,

@@ -3,7 +3,6 @@
 use iscsi::Pdu;
 use iscsi::codec::{Digests, PduOutput};
 
-/// The port of the target, and that of the initiator.
 pub const TARGET_PORT: u16 = 3260;
 const INITIATOR_PORT: u16 = 49_152;
 
@@ -16,7 +15,6 @@ const PSH: u8 = 0x08;
 /// Bytes of a segment: its length and that of the headers fit into 16 bits.
 const MOST_PAYLOAD: usize = 60_000;
 
-/// The end of the connection that sends a PDU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sender {
     Initiator = 0,
@@ -43,16 +41,16 @@ impl Sender {
     }
 }
 
-/// The capture. Each PDU is a frame of its own.
+/// A capture file in memory. Each PDU is a frame of its own.
 pub struct Capture {
     bytes: Vec<u8>,
     frames: usize,
-    /// The next TCP sequence number of each end.
+    /// The next TCP sequence number of initiator and target.
     next: [u32; 2],
 }
 
 impl Capture {
-    /// Begins a capture with the handshake of TCP.
+    /// Begins a capture with the handshake of a TCP connection.
     pub fn new() -> Self {
         let mut bytes = Vec::new();
         let (magic, snap_length) = (0xa1b2_c3d4u32, 0x4_0000u32);
@@ -68,7 +66,7 @@ impl Capture {
         capture
     }
 
-    /// Adds a PDU. Returns the number of its frame.
+    /// Adds a PDU to the capture. Returns the number of its frame, by which tshark names it.
     pub fn send(&mut self, from: Sender, pdu: Pdu) -> usize {
         let mut output = PduOutput::default();
         output.push(pdu, Digests::default());
@@ -122,7 +120,7 @@ impl Capture {
     }
 }
 
-/// The checksum of IP and TCP (RFC 1071).
+/// Returns the checksum of IP and TCP (RFC 1071).
 fn checksum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| {
         let low = word.get(1).copied().unwrap_or(0);

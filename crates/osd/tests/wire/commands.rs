@@ -17,7 +17,7 @@ pub fn all() -> Vec<GoldenCommand> {
     [contents(), collections_and_keys(), copies_and_maps()].concat()
 }
 
-/// Commands on the root, on partitions and on the contents of user objects.
+/// Returns commands on the root, on partitions and on the contents of user objects.
 #[rustfmt::skip]
 fn contents() -> Vec<GoldenCommand> {
     let (object, partition, requested) = (OBJECT, PARTITION, REQUESTED);
@@ -59,7 +59,7 @@ fn contents() -> Vec<GoldenCommand> {
     ]
 }
 
-/// Commands on collections, SET KEY and the flushes.
+/// Returns commands on collections, SET KEY and the flushes.
 #[rustfmt::skip]
 fn collections_and_keys() -> Vec<GoldenCommand> {
     let (collection, partition, requested) = (OBJECT, PARTITION, REQUESTED);
@@ -134,7 +134,7 @@ fn copies_and_maps() -> Vec<GoldenCommand> {
     ]
 }
 
-/// A part of a list with attributes.
+/// The part of a list that LIST and LIST COLLECTION request, with a different value in each field.
 pub const LIST: ListRequest = ListRequest {
     allocation_length: 512,
     first: 0x1_0003,

@@ -7,20 +7,20 @@ use scsi::{Cdb, Lun, inquiry::StandardInquiry};
 
 use crate::capture::{Capture, Sender};
 
-/// A command and the answer of the drive.
+/// A command, and the drive's answer to it.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
     pub cdb: Vec<u8>,
-    /// The Data-Out buffer, all of it immediate data.
+    /// The Data-Out buffer, which is sent with the command as immediate data.
     pub data_out: Vec<u8>,
-    /// The Data-In buffer; as long as the initiator expects.
+    /// The Data-In buffer. The command says that the initiator expects this length.
     pub data_in: Vec<u8>,
     pub status: u8,
     pub sense: Vec<u8>,
 }
 
-/// A capture of a session, with an INQUIRY of an object drive as its first command: it tells a
-/// dissector the type of the unit.
+/// A capture of a session with an object drive. The first command is an INQUIRY, from whose answer
+/// Wireshark learns the type of the logical unit.
 pub struct Session {
     pub capture: Capture,
     next: u32,
@@ -36,7 +36,7 @@ impl Session {
         session
     }
 
-    /// Adds the PDUs of a command. Returns the number of the command's frame.
+    /// Adds the PDUs of a command to the capture. Returns the number of the command's frame.
     pub fn perform(&mut self, exchange: &Exchange) -> usize {
         let number = self.next;
         self.next += 1;

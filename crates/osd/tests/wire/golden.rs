@@ -9,14 +9,15 @@ use osd::{
 
 use crate::commands;
 
-/// Returns the bytes of hexadecimal digits. Spaces are ignored.
+/// Converts hexadecimal digits to bytes. Spaces are ignored.
 pub fn unhex(text: &str) -> Vec<u8> {
     let digits: String = text.split_whitespace().collect();
     let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("two hexadecimal digits");
     (0..digits.len()).step_by(2).map(byte).collect()
 }
 
-/// Returns a CDB with these bytes 8 to 51, without attributes, capability and proof.
+/// Returns a CDB with these bytes 8 to 51, without attributes, capability and integrity check
+/// value.
 fn cdb(fields: &str) -> Vec<u8> {
     let no_lists = "00000000ffffffff 00000000ffffffff 00000000ffffffff 00000000";
     let text = format!("7f000000000000e4 {fields} {no_lists}");

@@ -17,8 +17,8 @@ fn capability(object_type: u8, descriptor_type: u8, partition: u64) -> String {
     format!("01 {} {permissions} {descriptor}", zeros(47))
 }
 
-/// Returns a CDB with these bytes 8 to 79, as libosd fills the rest: without proof, and with zeros
-/// as the offsets of the integrity information.
+/// Returns a CDB with these bytes 8 to 79. The rest is as libosd writes it: no integrity check
+/// value, and zeros as the offsets of the integrity information.
 fn cdb(fields: &str, capability: &str) -> Vec<u8> {
     let mut cdb = unhex(&format!("7f000000000000e4 {fields} {capability}"));
     assert_eq!(cdb.len(), 160);
@@ -40,7 +40,7 @@ fn the_first_request_of_libosd_reads_the_root_attributes() {
     assert_eq!(parsed.attributes, lists);
     assert_eq!(parsed.capability(), Ok(None), "a capability of OSD-1 counts as none");
 
-    // libosd leaves the length in the header of the list zero.
+    // Like libosd, leave the length in the header of the list zero.
     let numbers = [4u32, 5, 6, 7, 8, 9, 0x80, 0x81, 0xc0, 0x100, 3];
     let entries = numbers.map(|number| format!("90000001 {number:08x}"));
     let data_out = unhex(&format!("01000000 00000000 {}", entries.join(" ")));
@@ -49,7 +49,7 @@ fn the_first_request_of_libosd_reads_the_root_attributes() {
         AttributeSelection::One(id)
     });
     assert_eq!(list::parse_selections(&data_out, 11), Ok(selections.to_vec()));
-    // Our list differs in the length of its header only.
+    // Our list differs from that of libosd only in the length in its header.
     let mut ours = list::encode_selections(&selections);
     ours[4..8].fill(0);
     assert_eq!(ours, data_out);

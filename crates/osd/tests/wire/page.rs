@@ -23,7 +23,7 @@ fn rows() -> Vec<Vec<&'static str>> {
     rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
 }
 
-/// Returns the permissions without each of which the command is not permitted.
+/// Returns each permission whose absence alone makes the drive refuse the command.
 fn needed(command: &Command) -> Permissions {
     let all = Permissions::NAMES.iter().fold(Permissions::NONE, |sum, (one, _)| sum | *one);
     let needed = Permissions::NAMES.iter().map(|(one, _)| *one);
@@ -48,7 +48,8 @@ fn the_page_has_the_permissions_that_each_command_needs() {
     commands.push(Command::RemovePartition { partition: PARTITION, with_contents: false });
     let key = KeyToSet::Working { partition: PARTITION, version: 0 };
     commands.push(Command::SetKey(SetKeyRequest { key, key_identifier: [0; 7], seed: [0; 20] }));
-    // The least permissions of each service action, and those of all its cases.
+    // For each service action: the permissions that all its commands need, and those that any of
+    // them needs.
     let mut least = BTreeMap::new();
     for command in &commands {
         let needed = needed(command);

@@ -14,12 +14,11 @@ use osd::{
 
 use crate::{commands::OBJECT, exchange::Exchange};
 
-/// A page for applications.
+/// The number of an attributes page for applications.
 const PAGE: u32 = 0x1_0000;
-/// User object logical length.
 const LOGICAL_LENGTH: AttributeId = AttributeId::new(1, 0x82);
 
-/// Returns a request without attributes.
+/// Returns a request that sets and returns no attribute.
 pub fn plain(command: Command) -> Exchange {
     let (cdb, data_out) = with_continuation(command);
     Exchange {

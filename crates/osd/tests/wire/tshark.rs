@@ -1,5 +1,5 @@
-//! Wireshark's dissector on a capture of every service action. It was written from the text of
-//! OSD-2 and shares no code with Forebay.
+//! Wireshark's dissector on a capture of every service action. The dissector was written
+//! from the text of OSD-2 and shares no code with Forebay.
 //!
 //! Version 4.0 of tshark decodes the fields of nine commands and knows the names of eleven more.
 //! The bytes of all commands are compared in `golden.rs`.
@@ -16,7 +16,7 @@ use crate::commands::{self, OBJECT};
 use crate::exchange::{Exchange, Session};
 use crate::requests;
 
-/// Time limit of tshark, which takes a second.
+/// Time limit for tshark, which normally takes a second.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const CHECK_CONDITION: u8 = 2;
@@ -116,7 +116,7 @@ const DECODED: [(ServiceAction, &[&str]); 9] = [
     ),
 ];
 
-/// The names of the commands of which tshark knows no more than that.
+/// The commands whose fields tshark does not decode, and the names that it prints for them.
 const NAMED: [(ServiceAction, &str); 11] = [
     (ServiceAction::Create, "Create (OSD-2)"),
     (ServiceAction::Read, "Read (OSD-2)"),
@@ -131,11 +131,12 @@ const NAMED: [(ServiceAction, &str); 11] = [
     (ServiceAction::SetMemberAttributes, "Set Member Attributes (OSD-2)"),
 ];
 
-/// The frames of a capture, as `tshark -V` prints them.
+/// The text that `tshark -V` prints for each frame of a capture.
 struct Dissection(Vec<String>);
 
 impl Dissection {
-    /// Dissects a capture. Returns `None` if tests with foreign tools are left out.
+    /// Lets tshark decode the capture of a session. Returns `None` if tests with foreign tools are
+    /// left out.
     fn of(session: &Session) -> Option<Self> {
         if std::env::var_os("FOREBAY_NO_INTEROP").is_some_and(|value| value == "1") {
             eprintln!("left out: tshark (FOREBAY_NO_INTEROP=1)");
@@ -151,7 +152,8 @@ impl Dissection {
         Some(Self(frames))
     }
 
-    /// Returns the lines of a frame, without indentation and without the bits of bit fields.
+    /// Returns the lines that tshark prints for a frame, without indentation and without the bits
+    /// of bit fields.
     fn lines(&self, frame: usize) -> impl Iterator<Item = &str> {
         self.0[frame - 1].lines().map(|line| {
             let line = line.trim_start();
@@ -164,8 +166,8 @@ impl Dissection {
         assert!(is_said, "no '{expected}' in frame {frame}:\n{}", self.0[frame - 1]);
     }
 
-    /// Returns the lines that complain about a frame: malformed PDUs, and notes of a higher severity
-    /// than that about attributes which tshark does not know.
+    /// Returns the lines that complain about a frame: malformed PDUs, and messages above the
+    /// severity Note. Attributes that tshark does not know are only notes.
     fn complaints(&self, frame: usize) -> Vec<&str> {
         let is_complaint = |line: &&str| {
             let severity = line.strip_prefix("[Severity level: ");
@@ -186,7 +188,7 @@ impl Dissection {
 
 fn tshark(file: &Path, home: &Path) -> String {
     let mut command = Command::new("tshark");
-    // The settings of the user must not change the output.
+    // Leave the user's settings out: they could change the output.
     command.env("HOME", home).env("XDG_CONFIG_HOME", home).env("LC_ALL", "C");
     command.arg("-r").arg(file);
     command.args(["-n", "-V", "-d", &format!("tcp.port=={TARGET_PORT},iscsi")]);
@@ -196,14 +198,14 @@ fn tshark(file: &Path, home: &Path) -> String {
     finished.output
 }
 
-/// A command in the capture: its frame, and what was sent.
+/// A command in the capture, and the number of its frame.
 struct Sent {
     action: ServiceAction,
     frame: usize,
     exchange: Exchange,
 }
 
-/// Performs all commands of `commands.rs` with requests that `request` makes.
+/// Adds every command of `commands.rs` to the capture, with the buffers that `request` makes.
 fn perform_all(session: &mut Session, request: fn(object::Command) -> Exchange) -> Vec<Sent> {
     let commands = commands::all().into_iter();
     let sent = commands.map(|(command, _)| {
@@ -265,7 +267,7 @@ fn tshark_reads_the_fields_that_were_written() {
         seen.assert_says(*frame, &format!("Get Attributes List Offset: {:#010x}", out - 24));
         seen.assert_says(*frame, "Get Attributes Allocation Length: 48 ");
         seen.assert_says(*frame, &format!("Retrieved Attributes Offset: {:#010x}", back - 48));
-        // The values in both buffers.
+        // The values of the attributes in Data-Out and Data-In.
         seen.assert_says(*frame, "Attributes Page: Unknown (0x00010000)");
         seen.assert_says(*frame, "Attribute Length: 16");
         seen.assert_says(*frame + 1, "User Object Logical Length: 4096");
