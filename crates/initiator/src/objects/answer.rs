@@ -25,12 +25,13 @@ use super::{
 };
 use crate::PerformedCommand;
 
-/// The reason why there is no reply.
+/// The reason why the answer to a command is not a reply.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum AnswerError {
-    /// The drive refused the command, or could not perform it.
+    /// The drive refused the command, or could not perform it for another reason.
     Refused(ObjectError),
-    /// The drive refused the time of the nonce; the command was not performed. The drive may have said its time.
+    /// The drive refused the time of the nonce, and did not perform the command. The value is the drive's time in ms,
+    /// if the drive named it and the answer can be trusted.
     NonceTime(Option<u64>),
     NotGenuine(String),
 }
@@ -39,10 +40,10 @@ fn not_genuine<T>(reason: impl Into<String>) -> Result<T, AnswerError> {
     Err(AnswerError::NotGenuine(reason.into()))
 }
 
-/// The most attributes of one list that are accepted: 128 KiB of the smallest entries.
+/// Maximum number of attributes that are accepted in one list: 128 KiB of the smallest entries.
 const MOST_ATTRIBUTES: usize = 8192;
 
-/// Returns the reply to a request.
+/// Checks the drive's answer to `request`, and decodes it.
 pub(crate) fn decode(
     request: &ObjectRequest,
     sent: &EncodedRequest,
@@ -106,7 +107,7 @@ pub(crate) fn decode(
     })
 }
 
-/// Checks the response integrity check value in sense data. Returns true if there is one.
+/// Checks the response integrity check value in sense data. Returns false if the sense data has none.
 fn check_sense(
     proof: Option<&CommandProof>,
     nonce: Nonce,
@@ -128,7 +129,8 @@ fn check_sense(
 }
 
 /// Returns the error for a command that was not performed. `is_proved` is false if the drive had to sign the status and
-/// did not. A refusal of the capability cannot be signed, since the drive may not have the key.
+/// did not: such a status counts only if it says nothing about objects. A drive that refuses the capability may lack
+/// the key to sign.
 fn failure(
     status: ScsiStatus,
     sense: Option<Sense>,
@@ -151,7 +153,7 @@ fn failure(
     AnswerError::Refused(error)
 }
 
-/// Checks the integrity information of a Data-In buffer at `at`, and returns the bytes before it.
+/// Checks the integrity information at offset `at` of a Data-In buffer, and returns the bytes before it.
 fn verified_data(
     proof: &CommandProof,
     nonce: Nonce,
@@ -173,7 +175,7 @@ fn verified_data(
     Ok(before)
 }
 
-/// Returns the data of the command.
+/// Returns the command's data from the Data-In buffer, without attributes.
 fn command_data(
     request: &ObjectRequest,
     incoming: &Incoming,
@@ -186,7 +188,7 @@ fn command_data(
         Command::Read { length: wanted, .. } => {
             let returned = match read_past_end {
                 None => wanted,
-                // Without attributes behind it, the data ends where the object ends.
+                // The drive did not say where the object ends. If no attributes were requested, it ends with Data-In.
                 Some(u64::MAX) if incoming.total as u64 == incoming.data => length as u64,
                 Some(returned) => returned,
             };
@@ -225,7 +227,7 @@ fn listed(data: Data, kind: ListKind, first: u64) -> Result<ReplyData, AnswerErr
     if kind != ListKind::Query && !(ascends && begins) {
         return not_genuine("its list is not in order");
     }
-    // A continuation that does not advance would make the caller ask forever.
+    // A hostile drive could repeat an identifier in its continuations, and the caller would never stop asking.
     let last = list.objects.last().map_or(first, |last| last.id);
     if list.continuation != 0 && list.continuation <= last {
         return not_genuine("its list continues before its end");
@@ -233,7 +235,7 @@ fn listed(data: Data, kind: ListKind, first: u64) -> Result<ReplyData, AnswerErr
     Ok(ReplyData::List(list))
 }
 
-/// The attributes that a command returned.
+/// The attributes that the drive has returned for a command.
 #[derive(Default)]
 struct Retrieved {
     attributes: Vec<Attribute>,
@@ -291,7 +293,7 @@ impl Retrieved {
     }
 }
 
-/// Returns a page in page format without the unused bytes behind it.
+/// Cuts the unused space of the Data-In buffer behind a page in page format.
 fn checked_page(region: Bytes) -> Result<Bytes, AnswerError> {
     let length = region.get(4..8).and_then(|length| length.try_into().ok()).map(u32::from_be_bytes);
     match length.and_then(|length| (length as usize).checked_add(8)) {
@@ -300,7 +302,7 @@ fn checked_page(region: Bytes) -> Result<Bytes, AnswerError> {
     }
 }
 
-/// Removes the current command page from the end of a list, where the initiator has requested it.
+/// Removes the current command page from the end of a list. The initiator requests it as the last page.
 fn take_current(attributes: &mut Vec<Attribute>) -> Option<(CurrentCommand, IntegrityCheckValue)> {
     let mut page = [0; osd::CURRENT_COMMAND_BYTES];
     page[..4].copy_from_slice(&CURRENT_COMMAND.to_be_bytes());
@@ -327,8 +329,9 @@ fn take_current(attributes: &mut Vec<Attribute>) -> Option<(CurrentCommand, Inte
     if below == u32::MAX { None } else { parse_current_command(&page) }
 }
 
-/// Checks that the attributes are those of the request, in its order. Adds undefined ones that the drive left out.
-/// Returns the attributes, and the page that was requested in page format.
+/// Checks that the attributes in an answer are those that the request selected, in the same order. Adds selected
+/// attributes that the drive left out, as undefined. Returns the attributes, and the page that was requested in page
+/// format.
 fn matched(
     selections: &[AttributeSelection],
     attributes: Vec<Attribute>,
@@ -378,7 +381,8 @@ fn matched(
     Ok((found, page))
 }
 
-/// Returns the user objects that a command created, whose identifiers are consecutive.
+/// Returns the user objects that CREATE created; their identifiers are consecutive. Other commands return an empty
+/// list.
 fn created(command: &Command, current: &CurrentCommand) -> Result<Vec<ListedObject>, AnswerError> {
     let Command::Create { partition, requested, count } = *command else { return Ok(Vec::new()) };
     let ObjectAddress { partition: found, object: first } = current.object;

@@ -1,4 +1,4 @@
-//! The permission with which an initiator uses a drive, and the proof of it for each command.
+//! The capability with which an initiator uses a drive, and the proof of it that each command carries.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::key_chain::KeyChain;
 
-/// A capability that the drive's owner has signed, with its capability key.
+/// A capability that the drive's owner has signed, and the key with which its holder proves it.
 #[derive(Clone, Debug)]
 pub struct GrantedCapability {
     bytes: [u8; CAPABILITY_BYTES],
@@ -20,7 +20,7 @@ pub struct GrantedCapability {
 }
 
 impl GrantedCapability {
-    /// Returns `None` if the bytes are not a capability of OSD-2.
+    /// Takes a capability and its secret key. Returns `None` if the bytes are not a capability of OSD-2.
     #[must_use]
     pub fn new(bytes: [u8; CAPABILITY_BYTES], key: Key) -> Option<Self> {
         let capability = Capability::parse(&bytes).ok()??;
@@ -33,7 +33,7 @@ impl GrantedCapability {
         &self.capability
     }
 
-    /// Returns true if the capability permits the command, apart from its lists of attributes.
+    /// Returns true if the capability permits the command. Does not check the command's attributes lists.
     fn permits(&self, command: &Command) -> bool {
         let is_type = match command.object().known_type() {
             Some(known) if !command.creates() => self.capability.object_type == known,
@@ -43,36 +43,36 @@ impl GrantedCapability {
     }
 }
 
-/// The permission of an initiator.
+/// The source of the capabilities that an initiator's commands carry.
 #[derive(Debug, Default)]
 pub enum Credential {
-    /// No capability: for drives without security.
+    /// No capability: the drive must accept the method NOSEC.
     #[default]
     None,
-    /// Everything, with capabilities that the initiator signs itself.
+    /// The drive's master key: the initiator signs a capability for each command and may do everything.
     Keys(Box<OwnKeys>),
-    /// What these capabilities permit. Each command uses the first that permits it.
+    /// Capabilities that the drive's owner has signed. Each command uses the first that permits it.
     Capabilities(Vec<GrantedCapability>),
 }
 
-/// The keys of the drive's owner.
+/// The keys of the drive's owner, from which the initiator signs capabilities.
 #[derive(Debug)]
 pub struct OwnKeys {
     chain: KeyChain,
     method: SecurityMethod,
     algorithm: Algorithm,
-    /// The version of the working keys that sign.
+    /// KEY VERSION of the working keys that sign, 0 to 15.
     version: u8,
-    /// The capabilities that were signed last.
+    /// Capabilities that were signed before, so that a command for the same object can use them again.
     signed: Mutex<HashMap<SignedFor, Arc<CommandProof>>>,
 }
 
 type SignedFor = (ObjectAddress, ObjectType, SigningKey, SecurityMethod);
 
-/// The most signed capabilities that are kept: a signature takes about 5 us.
+/// Maximum number of signed capabilities that are kept. A signature takes about 5 us.
 const SIGNED: usize = 1024;
 
-/// A capability with the key that proves it.
+/// The capability that a command carries, with the key that proves it.
 #[derive(Debug)]
 pub(crate) struct CommandProof {
     pub(crate) capability: [u8; CAPABILITY_BYTES],
@@ -81,7 +81,7 @@ pub(crate) struct CommandProof {
 }
 
 impl Credential {
-    /// Returns the credential of the drive's owner. `version` is that of the working keys that sign.
+    /// Returns the credential of the drive's owner. `version`, 0 to 15, selects the working keys that sign.
     #[must_use]
     pub fn keys(
         chain: KeyChain,
@@ -93,8 +93,8 @@ impl Credential {
         Self::Keys(Box::new(OwnKeys { chain, method, algorithm, version, signed }))
     }
 
-    /// Returns the capability for a command; `None` for a command without one. `lists_collection` is true if the lists
-    /// of the command name pages of collections.
+    /// Returns the capability that a command must carry, with its key; `None` for a credential without capabilities.
+    /// `lists_collection` is true if the command's lists name attributes pages of collections.
     ///
     /// # Errors
     /// No capability permits the command, or the identifier of the drive is not known.
@@ -135,7 +135,7 @@ impl Credential {
         }
     }
 
-    /// Returns the keys of the drive's owner.
+    /// Returns the owner's keys, if the initiator has them.
     #[must_use]
     pub fn owner(&self) -> Option<&OwnKeys> {
         match self {
@@ -181,13 +181,13 @@ impl OwnKeys {
         Ok(proof)
     }
 
-    /// Returns the command that sets a key to the one which the master key determines.
+    /// Returns the SET KEY that makes the drive derive the key `key` as this initiator derives it from the master key.
     #[must_use]
     pub fn set_key(&self, key: KeyToSet) -> Command {
         Command::SetKey(SetKeyRequest { key, key_identifier: [0; 7], seed: self.chain.seed(key) })
     }
 
-    /// Signs a capability for another client.
+    /// Signs a capability that the owner hands to another client.
     #[must_use]
     pub fn grant(&self, capability: &Capability, key: SigningKey, system: &SystemId) -> Grant {
         let (capability, key) = self.chain.sign(capability, key, system);
@@ -210,15 +210,15 @@ impl OwnKeys {
     }
 }
 
-/// A capability and its key, to hand to a client.
+/// A signed capability and its secret key. The owner hands both to a client.
 #[derive(Clone, Debug)]
 pub struct Grant {
     pub capability: [u8; CAPABILITY_BYTES],
     pub key: Key,
 }
 
-/// Returns the type of the object that a command is about. The identifiers of user objects and collections do not
-/// differ, so that GET and SET ATTRIBUTES go by the pages of their lists.
+/// Returns the type of the object that a command accesses. Identifiers do not tell user objects from collections, so
+/// the attributes pages in the lists of GET and SET ATTRIBUTES decide.
 fn type_of(command: &Command, lists_collection: bool) -> ObjectType {
     match command {
         Command::Create { .. }

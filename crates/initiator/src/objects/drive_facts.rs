@@ -1,4 +1,4 @@
-//! What the initiator has to know about a drive besides its objects: its clock, its system ID and its boot epoch.
+//! The clock, the system ID and the boot epoch of a drive, which the initiator reads from attributes of the root.
 
 use object::{
     AttributeId, AttributeSelection, Command, ObjectAddress, ObjectError, ObjectRequest, Timestamp,
@@ -9,15 +9,16 @@ use tracing::debug;
 use super::{RemoteObjects, exchange::ExchangeError};
 use crate::pending_commands::CommandRepetition;
 
-/// The starts of the drive, as far as the initiator has noticed them.
+/// The restarts of the drive that the initiator has noticed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DriveFacts {
-    /// The generation of the session in which the facts were last read; `None` before that.
+    /// The generation of the session (see [`crate::RemoteSession::generation`]) in which the boot epoch was last read;
+    /// `None` before the first reading.
     generation: Option<u64>,
     boot_epoch: Option<u16>,
-    /// The number of the epoch: it increases with each restart that is noticed.
+    /// Number of the drive's present start, as this initiator counts: each restart that it notices raises the number.
     epoch: u64,
-    /// The first generation in which this epoch was found.
+    /// The first session generation in which `epoch` was valid.
     since: u64,
 }
 
@@ -31,8 +32,8 @@ const CLOCK: AttributeId = AttributeId::new(0x9000_0001, 0x100);
 const CLOCK_OFFSETS: [i64; 11] = [0, 30, 60, 90, -60, -240, 240, -540, 540, -3600, 3600];
 
 impl DriveFacts {
-    /// Notes the boot epoch that the drive has reported in this generation. A drive that reports none may have been
-    /// restarted whenever the generation changes.
+    /// Notes the boot epoch that the drive has reported in this session generation. If the drive reports none, each
+    /// change of the generation counts as a restart.
     fn note(&mut self, generation: u64, boot_epoch: Option<u16>) {
         let is_same = match (self.boot_epoch, boot_epoch) {
             (Some(before), Some(now)) => before == now,
@@ -46,8 +47,8 @@ impl DriveFacts {
         self.generation = Some(self.generation.map_or(generation, |last| last.max(generation)));
     }
 
-    /// Returns the number of the epoch in which a command of this generation was answered; `None` if the facts are
-    /// older.
+    /// Returns the number of the drive's start in which a command of this session generation was answered; `None` if
+    /// the boot epoch was last read in an older generation.
     fn epoch_of(&self, generation: u64) -> Option<u64> {
         if self.generation.is_none_or(|known| known < generation) {
             return None;
@@ -57,8 +58,8 @@ impl DriveFacts {
 }
 
 impl RemoteObjects {
-    /// Reads the facts before the first command. Ignores a failure: the command then fails for the same reason, or does
-    /// not need the facts.
+    /// Reads clock, system ID and boot epoch before the first command. Ignores a failure: the command then fails for
+    /// the same reason, or does not need them.
     pub(super) async fn learn_once(&self) {
         if self.facts.lock().generation.is_some() {
             return;
@@ -69,7 +70,8 @@ impl RemoteObjects {
         }
     }
 
-    /// Returns the epoch in which a command of this generation was answered.
+    /// Returns the number of the drive's start in which a command of this session generation was answered. Asks the
+    /// drive for its boot epoch if that is necessary.
     pub(super) async fn epoch_of(&self, generation: u64) -> u64 {
         if let Some(epoch) = self.facts.lock().epoch_of(generation) {
             return epoch;
@@ -78,7 +80,7 @@ impl RemoteObjects {
         if self.facts.lock().epoch_of(generation).is_none()
             && let Err(error) = self.learn().await
         {
-            // Assume the worst: the drive was restarted.
+            // Assume the worst below: the drive was restarted, so that unflushed changes may be lost.
             debug!(%error, "cannot read the boot epoch of the drive");
         }
         let mut facts = self.facts.lock();
@@ -88,8 +90,8 @@ impl RemoteObjects {
         facts.epoch_of(generation).unwrap_or(facts.epoch)
     }
 
-    /// Sets the drive's clock to the time that the drive has named when it refused a nonce. Without one, reads the
-    /// clock, which the credential may not permit.
+    /// Corrects the estimate of the drive's clock after the drive has refused a nonce. `named` is the time in ms that
+    /// the drive has named. Without it, reads the clock, for which the credential may lack the permission.
     pub(super) async fn learn_time(&self, named: Option<u64>) -> Result<(), ObjectError> {
         match named {
             Some(time) => {
@@ -100,7 +102,8 @@ impl RemoteObjects {
         }
     }
 
-    /// Reads the facts. If the drive refuses the time of the nonce, tries other times.
+    /// Reads clock, system ID and boot epoch from the drive. If the drive refuses the time of the nonce, tries other
+    /// times.
     pub(super) async fn learn(&self) -> Result<(), ObjectError> {
         let mut request =
             ObjectRequest::new(Command::GetAttributes { object: ObjectAddress::ROOT });
@@ -144,7 +147,7 @@ impl RemoteObjects {
         Ok(())
     }
 
-    /// Returns the error of a full drive with its used and total capacity.
+    /// Returns the error of a full drive. Asks the drive for its used and total capacity.
     pub(super) async fn quota(&self) -> ObjectError {
         let mut request =
             ObjectRequest::new(Command::GetAttributes { object: ObjectAddress::ROOT });

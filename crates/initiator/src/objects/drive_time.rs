@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 
 use crate::{Error, clock::now};
 
-/// The estimated time of the drive. Until it is learned, the time of this host.
+/// The drive's clock as the initiator estimates it. At first, the clock of this host.
 pub(crate) struct DriveTime {
-    /// A time of the drive, and when it was valid.
+    /// A time of the drive in ms since 1970, and the moment at which it was valid.
     known: Mutex<(u64, Instant)>,
-    /// Makes nonces unique in this process. It begins at random, so that two processes differ, too.
+    /// Makes nonces unique in this process. The counter begins at a random number, so that two processes differ, too.
     counter: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! Requests as CDBs with Data-Out, without their signatures.
+//! Encodes requests as CDBs with Data-Out. The module `signing` adds the signatures.
 //!
 //! Data-Out: the CDB continuation segment, the data, the list of attributes to set, the list of attributes to return,
 //! the integrity information. Data-In: the data, the retrieved attributes, the integrity information. Each part begins
@@ -15,38 +15,39 @@ use osd::{
     security::{DATA_IN_INTEGRITY_BYTES, IntegrityCheckValue, SecurityMethod},
 };
 
-/// The most bytes of each buffer of a command. A node of Forebay accepts 32 MiB of data and lists together.
+/// Maximum length of each buffer of a command in bytes. A node of Forebay accepts 32 MiB of data and lists together.
 pub(crate) const MOST_BYTES: u64 = 32 << 20;
-/// The space for the current command page in page format, a multiple of 8.
+/// Space in Data-In for the current command page in page format, in bytes. A multiple of 8.
 const CURRENT_SPACE: u32 = 80;
-/// The space for the current command page in a list: six attributes.
+/// Space in Data-In for the current command page in a list, in bytes: six attributes.
 const CURRENT_ENTRIES: u32 = 6 * 16 + 32 + 5 * 8;
-/// The space for any page in page format.
+/// Space in Data-In for any page in page format, in bytes.
 const PAGE_SPACE: u32 = 4096;
-/// The space for attributes whose lengths vary. A drive of Forebay keeps 64 KiB of them for each object.
+/// Space in Data-In for attributes whose lengths vary, in bytes. A drive of Forebay keeps 64 KiB of them for each
+/// object.
 const VARYING_SPACE: u32 = 128 << 10;
-/// The space for the attributes of several objects.
+/// Space in Data-In for the attributes of several objects, in bytes.
 const MEMBERS_SPACE: u32 = 4 << 20;
 
-/// A request as it is sent, apart from its signature.
+/// The CDB and the Data-Out of a request, before they are signed.
 pub(crate) struct EncodedRequest {
     pub(crate) cdb: OsdCdb,
-    /// Data-Out without integrity information.
+    /// The Data-Out buffer without integrity information.
     pub(crate) data_out: Bytes,
-    /// The bytes of data, of the list of attributes to set, and of the list of attributes to return.
+    /// Lengths in bytes of the data, of the list of attributes to set, and of the list of attributes to return.
     pub(crate) lengths: [u64; 3],
     pub(crate) incoming: Incoming,
 }
 
-/// The Data-In that the request permits.
+/// The layout of the Data-In buffer that the drive may fill.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
-    /// The most bytes of data.
+    /// Maximum length in bytes of the data that the command returns.
     pub(crate) data: u64,
     pub(crate) attributes: Option<Space>,
-    /// The offset of the integrity information.
+    /// Offset of the integrity information in Data-In, with the method ALLDATA.
     pub(crate) integrity: Option<u64>,
-    /// The most bytes altogether.
+    /// Maximum length of Data-In in bytes.
     pub(crate) total: u32,
 }
 
@@ -122,14 +123,14 @@ fn too_long() -> ObjectError {
     ObjectError::InvalidField { field: RefusedField::Length }
 }
 
-/// The Data-Out buffer while it is filled.
+/// The Data-Out buffer of a request while its parts are appended.
 struct DataOut {
     bytes: Bytes,
     lengths: [u64; 3],
 }
 
 impl DataOut {
-    /// Begins with continuation segment and data.
+    /// Begins the Data-Out buffer with continuation segment and data.
     fn new(request: &ObjectRequest, cdb: &mut OsdCdb) -> Result<Self, ObjectError> {
         let data = request.data.clone().into_bytes();
         let lengths = [data.len() as u64, 0, 0];
@@ -148,7 +149,8 @@ impl DataOut {
         Ok(out)
     }
 
-    /// Appends a part, and returns its offset.
+    /// Appends a part to Data-Out at the next offset that a CDB can express, and returns the offset. `kind` is the
+    /// index of the part's length in `lengths`.
     fn append(&mut self, part: &[u8], kind: usize) -> Result<u64, ObjectError> {
         self.lengths[kind] = part.len() as u64;
         if part.is_empty() {
@@ -180,8 +182,8 @@ fn wants_current(command: &Command, method: SecurityMethod) -> bool {
         || matches!(command, Command::Append { .. })
 }
 
-/// Returns the page that the command returns in page format, if the parameters have room for all attributes of the
-/// request in CDBFMT 2: one page to return, and one value to set. `None`: the command needs lists.
+/// Returns the page that the command returns in page format, if CDBFMT 2 has room for all attributes of the request:
+/// one page to return, and one value to set. Returns `None` if the command needs lists.
 fn single_page(request: &ObjectRequest, wants_current: bool) -> Option<Option<u32>> {
     let fits = match &request.set[..] {
         [] => true,
@@ -196,7 +198,7 @@ fn single_page(request: &ObjectRequest, wants_current: bool) -> Option<Option<u3
     }
 }
 
-/// Returns the entries of the list of attributes to return. The current command page is the last one.
+/// Returns the entries of the list of attributes to return. The current command page, if wanted, is the last entry.
 fn selections(request: &ObjectRequest, wants_current: bool) -> Vec<AttributeSelection> {
     let as_list = |selection: &AttributeSelection| match *selection {
         AttributeSelection::PageFormat(page) => AttributeSelection::Page(page),
@@ -209,7 +211,7 @@ fn selections(request: &ObjectRequest, wants_current: bool) -> Vec<AttributeSele
     selections
 }
 
-/// Returns the space for the attributes in a list.
+/// Returns the space for retrieved attributes in a list, in bytes.
 fn space_for(command: &Command, selections: &[AttributeSelection]) -> u32 {
     let is_of_several = matches!(
         command,
@@ -247,7 +249,7 @@ pub(crate) const fn data_in_length(command: &Command) -> u64 {
     }
 }
 
-/// Returns true if the lists of the request name pages that only collections have.
+/// Returns true if the request's lists name attributes pages that only collections have.
 pub(crate) fn names_collection(request: &ObjectRequest) -> bool {
     let is_collection =
         |page: u32| family_of(page) == PageFamily::Of(object::ObjectType::Collection);
@@ -283,7 +285,7 @@ mod tests {
         let (cdb, sent) = encoded(&request, SecurityMethod::NoSec);
         assert_eq!(sent.data_out.as_ptr(), data.as_ptr());
         assert_eq!((cdb.command, sent.incoming.total), (write, 0));
-        // With CMDRSP, only the current command page is returned.
+        // With CMDRSP, Data-In has the current command page and no other part.
         let (cdb, sent) = encoded(&request, SecurityMethod::CmdRsp);
         assert_eq!(sent.data_out.as_ptr(), data.as_ptr());
         assert_eq!((cdb.attributes.format(), sent.incoming.total), (2, 80));

@@ -1,4 +1,4 @@
-//! One request from its signature to its reply.
+//! Sends one signed request, and waits for its reply.
 
 use std::sync::Arc;
 
@@ -14,31 +14,31 @@ use super::{
 };
 use crate::{CommandError, RemoteSession, pending_commands::CommandRepetition};
 
-/// A session with a drive, and what its signatures need.
+/// A session with a drive, and the values with which its commands are signed.
 pub(super) struct DriveLink {
     pub(super) session: RemoteSession,
     pub(super) credential: Credential,
     pub(super) signer: Arc<Signer>,
-    /// The identifier of the drive, over which capabilities are signed.
+    /// OSD SYSTEM ID of the drive, which is a part of what capabilities sign; `None` until it is known.
     pub(super) system: Mutex<Option<SystemId>>,
 }
 
-/// A request that the drive has answered.
+/// The reply of the drive to a request.
 pub(super) struct Exchanged {
     pub(super) reply: ObjectReply,
-    /// The generation of the session that answered.
+    /// The generation of the session that answered: see [`crate::RemoteSession::generation`].
     pub(super) generation: u64,
 }
 
-/// The reason why a request has no reply.
+/// The reason why there is no reply of the drive to a request.
 #[derive(Debug)]
 pub(super) enum ExchangeError {
-    /// The drive's answer, or a request that was not sent.
+    /// The drive refused the command, or the request was not sent because it is invalid or has no capability.
     Refused(ObjectError),
     NonceTime(Option<u64>),
-    /// The command was never sent.
+    /// The command was never sent, since there is no session.
     NotSent(String),
-    /// The command may have been performed.
+    /// The session ended before the answer. The drive may have performed the command.
     Lost(String),
 }
 
@@ -56,7 +56,7 @@ impl ExchangeError {
 }
 
 impl DriveLink {
-    /// Sends one command, and decodes its answer.
+    /// Signs and sends one command, waits for the answer, and decodes it.
     pub(super) async fn exchange(
         &self,
         request: &ObjectRequest,

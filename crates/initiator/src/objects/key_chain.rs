@@ -1,4 +1,4 @@
-//! The keys of a drive, as its owner derives them from the master key alone.
+//! The keys of a drive. The drive's owner derives all of them from the master key.
 //!
 //! SET KEY derives each key from the key one level above and a seed. The seeds are computed from the master key, the
 //! level and the partition. The file with the master key is therefore enough to sign any command, and nothing else has
@@ -10,13 +10,13 @@ use osd::security::{
     parse_master_key,
 };
 
-/// The master key of a drive, and all keys below it.
+/// The master key of a drive, from which all other keys of the drive are derived.
 #[derive(Clone, Debug)]
 pub struct KeyChain {
     master: KeyPair,
 }
 
-/// Separates the seeds from all other uses of the generation key.
+/// First input of the keyed hash that makes seeds, so that no other use of the generation key can give the same value.
 const SEED_CONTEXT: &[u8] = b"forebay object seed 1";
 
 impl KeyChain {
@@ -25,15 +25,15 @@ impl KeyChain {
         Self { master }
     }
 
-    /// Parses the content of a key file.
+    /// Parses the content of a file with a master key.
     ///
     /// # Errors
-    /// The content is not a key.
+    /// The content is not a master key.
     pub fn parse(content: &[u8]) -> Result<Self, MasterKeyError> {
         parse_master_key(content).map(Self::new)
     }
 
-    /// Returns the seed with which SET KEY makes the drive derive this key.
+    /// Returns the SEED with which SET KEY makes the drive derive the key `key`.
     #[must_use]
     pub fn seed(&self, key: KeyToSet) -> [u8; SEED_BYTES] {
         let (level, partition, version) = match key {
@@ -51,7 +51,7 @@ impl KeyChain {
         seed
     }
 
-    /// Returns the authentication key that signs a capability. `version` is that of a working key.
+    /// Returns the authentication key that signs a capability. `version`, 0 to 15, selects a working key.
     fn authentication(&self, key: SigningKey, version: u8) -> Key {
         let root = || self.master.derive(&self.seed(KeyToSet::Root));
         let of_partition = |partition| root().derive(&self.seed(KeyToSet::Partition { partition }));
@@ -66,7 +66,7 @@ impl KeyChain {
         pair.authentication
     }
 
-    /// Signs a capability: returns its bytes, and the key that proves it to the drive `system`.
+    /// Signs a capability. Returns its bytes, and the key with which a client proves it to the drive `system`.
     #[must_use]
     pub fn sign(
         &self,

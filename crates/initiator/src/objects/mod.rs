@@ -1,4 +1,4 @@
-//! The objects of a drive behind an iSCSI session, as an [`ObjectStore`].
+//! An object drive behind an iSCSI session, used as an [`ObjectStore`].
 //!
 //! | state | after a lost session |
 //! |---|---|
@@ -43,14 +43,14 @@ use crate::{Error, RemoteSession, Settings, unit_description::UnitKind};
 pub struct RemoteObjects {
     link: DriveLink,
     facts: Mutex<DriveFacts>,
-    /// Held while the facts are read.
+    /// Held while a task reads clock, system ID and boot epoch, so that other tasks wait for its result.
     learning: tokio::sync::Mutex<()>,
     unflushed: Mutex<Unflushed>,
 }
 
 impl RemoteObjects {
-    /// Logs in to an object drive, and reads its clock, its system ID and its boot epoch. `system` is needed if the
-    /// drive's owner signs, and the drive does not report its system ID in its vital product data.
+    /// Logs in to an object drive, and reads its clock, its system ID and its boot epoch. `system` is the drive's
+    /// system ID. An owner's credential needs it if the drive does not report it in its vital product data.
     ///
     /// # Errors
     /// The session cannot be opened, or the unit is not an object drive.
@@ -82,13 +82,13 @@ impl RemoteObjects {
         &self.link.credential
     }
 
-    /// Returns the identifier of the drive, if it is known.
+    /// Returns OSD SYSTEM ID of the drive, if it is known.
     #[must_use]
     pub fn system_id(&self) -> Option<SystemId> {
         *self.link.system.lock()
     }
 
-    /// Returns the time of the drive as far as it is known.
+    /// Returns the drive's time as the initiator estimates it.
     #[must_use]
     pub fn drive_time(&self) -> object::Timestamp {
         self.link.signer.time.now()

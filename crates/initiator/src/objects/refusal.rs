@@ -1,4 +1,4 @@
-//! Sense data of a drive as the error of a command.
+//! Converts sense data of a drive to the error of a command.
 
 use object::{AttributeId, Command, ObjectAddress, ObjectError, RefusedField};
 use scsi::{ReceivedObjectSense, Sense, SenseKey};
@@ -39,18 +39,18 @@ pub(crate) fn error_of(
     }
 }
 
-/// Returns the first attribute that the error is about.
+/// Returns the first of the attributes that the sense data names as the cause.
 fn first_attribute(received: Option<&ReceivedObjectSense>) -> Option<AttributeId> {
     let &(page, number) = received?.descriptors.attributes.first()?;
     Some(AttributeId::new(page, number))
 }
 
-/// Returns true for the refusal of a nonce because of its time. The command was not performed.
+/// Returns true if the drive refused a command because of the time in its nonce. The command was not performed.
 pub(crate) fn is_nonce_time(sense: &Sense) -> bool {
     (sense.key, sense.asc, sense.ascq) == (SenseKey::IllegalRequest, 0x24, 0x07)
 }
 
-/// Returns true for an error that makes a statement about objects, which must be signed if answers are signed.
+/// Returns true for an error that says something about objects. If answers are signed, such an error must be, too.
 pub(crate) fn is_about_objects(error: &ObjectError) -> bool {
     match error {
         ObjectError::NoSuchObject { .. }
@@ -75,7 +75,7 @@ fn capability(reason: &str) -> ObjectError {
     ObjectError::Capability(reason.into())
 }
 
-/// Returns the error for INVALID FIELD IN CDB with a pointer to this byte of the CDB.
+/// Returns the error for INVALID FIELD IN CDB. `byte` is the field pointer of the sense data.
 fn invalid_field(byte: Option<u16>, command: &Command) -> ObjectError {
     let object = command.object();
     let partition = ObjectAddress::partition(object.partition);

@@ -1,4 +1,4 @@
-//! The repetition of requests, and the lookup of their outcome.
+//! Repeats requests whose answer was lost, or asks the drive whether it has performed them.
 
 use object::{
     Attribute, AttributeSelection, Command, CurrentCommand, ListedObject, ObjectAddress,
@@ -13,12 +13,12 @@ use super::{
 };
 use crate::pending_commands::CommandRepetition;
 
-/// How often a command is performed that the drive has not begun.
+/// Maximum number of attempts at a command that the drive has not begun.
 const ATTEMPTS: usize = 4;
 
-/// The outcome of a command whose answer was lost.
+/// The drive's statement about a command whose answer was lost.
 enum LookedUp {
-    /// The result, and the generation of the session that has reported it.
+    /// The result of the command, and the generation of the session in which the drive has reported it.
     Performed(RequestResult, u64),
     NotPerformed,
     Unknown,
@@ -45,7 +45,7 @@ impl RemoteObjects {
         Ok(exchanged.reply)
     }
 
-    /// Flushes. Fails once if the drive was restarted since changes that were not flushed.
+    /// Flushes. Fails once if a restart of the drive may have lost changes that were not flushed.
     async fn flush(&self, request: &ObjectRequest) -> ObjectResult {
         let begun = {
             let mut unflushed = self.unflushed.lock();
@@ -105,7 +105,7 @@ impl RemoteObjects {
         Err(ObjectError::Unreachable(lost))
     }
 
-    /// Asks the drive for the result of a tag.
+    /// Asks the drive whether it has performed the command with this request tag.
     async fn look_up(&self, tag: RequestTag) -> LookedUp {
         let root = ObjectAddress::ROOT;
         let mut request = ObjectRequest::new(Command::GetAttributes { object: root });
@@ -125,7 +125,7 @@ impl RemoteObjects {
         }
     }
 
-    /// Makes the reply to a command that was performed, and whose answer was lost.
+    /// Makes the reply to a command that the drive has performed, but whose answer was lost.
     async fn performed(&self, request: &ObjectRequest, result: RequestResult) -> ObjectResult {
         let RequestResult { object_type, object, append_start, .. } = result;
         let current =

@@ -1,4 +1,4 @@
-//! Signs commands at the time when they are sent.
+//! Signs each command when it is sent, with the drive's time at that moment.
 
 use std::sync::Arc;
 
@@ -25,13 +25,13 @@ use crate::{
 /// Offset of the integrity check value in a CDB continuation segment.
 const CONTINUATION_INTEGRITY: usize = 8;
 
-/// What the signatures of one session with a drive have in common.
+/// The values that all signatures of one session with a drive need.
 pub(crate) struct Signer {
     pub(crate) time: DriveTime,
     pub(crate) state: Arc<RemoteSessionState>,
 }
 
-/// A command that is signed again each time it is sent.
+/// An encoded command, which is signed with a new nonce each time that it is sent.
 pub(crate) struct SignedCommand {
     encoded: EncodedRequest,
     proof: Option<Arc<CommandProof>>,
@@ -78,7 +78,7 @@ impl SignedCommand {
         }
     }
 
-    /// Signs with the methods CMDRSP and ALLDATA.
+    /// Signs a command with the method CMDRSP or ALLDATA.
     fn sign_command(&self, proof: &CommandProof, mut cdb: OsdCdb) -> (Cdb, DataPhase) {
         let nonce = self.signer.time.nonce();
         *self.nonce.lock() = nonce;
@@ -142,8 +142,8 @@ pub(crate) fn method_of(proof: Option<&CommandProof>) -> SecurityMethod {
     proof.map_or(SecurityMethod::NoSec, |proof| proof.method)
 }
 
-/// Returns the bytes that a repetition of the command could overwrite. APPEND and the commands that create objects
-/// overwrite nothing.
+/// Returns the range of an object that a late repetition of the command could overwrite. `None` for APPEND and for
+/// commands that create objects: they overwrite nothing.
 fn changes(request: &ObjectRequest) -> Option<ChangedObject> {
     let command = request.command;
     let address = command.object();

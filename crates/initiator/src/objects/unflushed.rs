@@ -1,29 +1,30 @@
-//! Records which acknowledged changes are not flushed, and whether a restart of the drive may have lost them.
+//! Records which acknowledged changes are not flushed, and whether a restart of the drive may have lost some of them.
 
 use std::collections::HashMap;
 
 use object::{Command, FlushScope, ObjectAddress};
 
-/// The acknowledged changes of one initiator that are not flushed. Epochs are numbered ascending: each is the time
-/// between two starts of the drive.
+/// The acknowledged changes of one initiator that are not flushed. An epoch is the time between two starts of the
+/// drive; a later epoch has a higher number.
 #[derive(Debug, Default)]
 pub(crate) struct Unflushed {
     epoch: u64,
-    /// The number of the last change of each object.
+    /// For each object, the number of its last change.
     changed: HashMap<ObjectAddress, u64>,
-    /// The number of the last change of an object that `changed` has no room for. Only a flush of everything covers it.
+    /// The number of the last change of an object for which `changed` has no room. Only a flush of the whole drive
+    /// covers it.
     others: Option<u64>,
-    /// The changes so far.
+    /// Number of changes that were noted so far.
     count: u64,
-    /// True if changes may be lost, and no flush has reported that yet.
+    /// True if a restart may have lost changes, and no flush has reported that yet.
     lost: bool,
 }
 
-/// The most objects that are recorded one by one.
+/// Maximum number of objects whose changes are recorded one by one.
 const OBJECTS: usize = 4096;
 
 impl Unflushed {
-    /// Notes a change that was acknowledged in this epoch.
+    /// Notes a change that the drive acknowledged in this epoch (between two starts of the drive).
     pub(crate) fn note_change(&mut self, object: ObjectAddress, epoch: u64) {
         self.advance(epoch);
         if epoch < self.epoch {
@@ -38,18 +39,18 @@ impl Unflushed {
         }
     }
 
-    /// Returns true if changes may be lost. Reports each loss once.
+    /// Returns true if a restart may have lost changes. Reports each loss once.
     pub(crate) fn take_lost(&mut self) -> bool {
         std::mem::take(&mut self.lost)
     }
 
-    /// Begins a flush. Returns a number to pass to [`Self::end_flush`].
+    /// Begins a flush. Returns the number of changes before it, to pass to [`Self::end_flush`].
     pub(crate) fn begin_flush(&self) -> u64 {
         self.count
     }
 
-    /// Ends a flush that the drive has answered in this epoch. Returns false if changes before it may be lost; each
-    /// loss is reported once.
+    /// Ends a flush that the drive has answered in this epoch. Returns false if a restart may have lost changes before
+    /// the flush; each loss is reported once.
     pub(crate) fn end_flush(&mut self, command: &Command, begun: u64, epoch: u64) -> bool {
         self.advance(epoch);
         if self.take_lost() {
@@ -73,7 +74,7 @@ impl Unflushed {
     }
 }
 
-/// Returns true if a flush makes all changes of an object stable.
+/// Returns true if the flush `command` makes all changes of `object` stable.
 fn covers(command: &Command, object: ObjectAddress) -> bool {
     match *command {
         Command::FlushOsd { scope: FlushScope::RangeOrEverything } => true,
@@ -90,12 +91,12 @@ fn covers(command: &Command, object: ObjectAddress) -> bool {
 /// Returns true for a command whose effect may be lost in a restart of the drive until it is flushed.
 pub(crate) const fn leaves_unflushed(command: &Command, fua: bool) -> bool {
     match command {
-        // Always stable when they are acknowledged.
+        // The drive answers these only when their effect is stable.
         Command::FormatOsd { .. }
         | Command::SetKey(_)
         | Command::SetMasterKey { .. }
         | Command::RemovePartition { .. } => false,
-        // Without effect.
+        // These change no object.
         Command::Read { .. }
         | Command::GetAttributes { .. }
         | Command::List { .. }
