@@ -1,4 +1,4 @@
-//! The interface of a store to the check of capabilities and to the logical unit.
+//! The interface through which the check of capabilities and the logical unit use the store of objects.
 
 use bytes::Bytes;
 use object::{Command, ObjectAddress, ObjectError, ObjectStore};
@@ -7,19 +7,19 @@ use volume::Reply;
 
 use crate::store::{DriveStore, GuardFacts};
 
-/// An object store with the facts and records that the check of capabilities needs.
+/// An object store that also has the facts and records which the check of capabilities needs.
 pub trait DriveBacking: ObjectStore {
-    /// Returns the facts about an object that a capability is checked against. The facts are mostly
-    /// in memory.
+    /// Returns the type, the creation time and the policy access tag of an object, against which a capability is
+    /// checked. Most calls find them in memory.
     fn guard_facts(&self, object: ObjectAddress) -> Reply<'_, Result<GuardFacts, ObjectError>>;
 
-    /// Returns a small record of the drive; `None` if it was never written.
+    /// Returns a small named value that the drive keeps for itself; `None` if it was never written.
     fn record(&self, key: &str) -> Reply<'_, Result<Option<Bytes>, ObjectError>>;
 
-    /// Writes a record, which is stable when the call ends.
+    /// Writes a small named value that the drive keeps for itself. The value is stable when the call ends.
     fn put_record(&self, key: &str, value: Bytes) -> Reply<'_, Result<(), ObjectError>>;
 
-    /// Returns a number that increases each time the drive starts.
+    /// Returns the boot epoch, a number that increases each time the drive starts.
     fn boot_epoch(&self) -> u16;
 
     /// Returns true if a capability that is restricted to this boot epoch is valid.

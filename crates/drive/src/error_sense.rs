@@ -1,9 +1,9 @@
-//! The sense data of each error of an object store.
+//! Converts each error of an object store to sense data.
 
 use object::{ObjectAddress, ObjectError};
 use scsi::{Sense, SenseKey};
 
-/// Returns the sense data of an error, without descriptors about attributes.
+/// Returns the sense data of an error, without the descriptors that name attributes.
 pub(crate) fn sense_of(error: &ObjectError) -> Sense {
     let identifier = |object: &ObjectAddress| if object.object == 0 { 16 } else { 24 };
     match error {

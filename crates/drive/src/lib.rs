@@ -4,7 +4,7 @@
 //! | module | contents |
 //! |--------|----------|
 //! | `store` | [`DriveStore`], an [`ObjectStore`](object::ObjectStore) on a stack of volumes: data in blocks of 4 KiB that are never overwritten in place, everything else in rows of an ordered table |
-//! | `backing` | what the other modules need of the store |
+//! | `backing` | the interface of the store to the other modules |
 //! | `security` | keys, nonces, the drive's clock, the check of a command |
 //! | `unit` | the logical unit of type 11h: CDBs, lists, answers |
 

@@ -27,29 +27,29 @@ use crate::{backing::DriveBacking, security::TimeSource, store::GuardFacts};
 
 pub(crate) const PARTITION: u64 = 0x1_0000;
 pub(crate) const SYSTEM: SystemId = [0xf1; 20];
-/// The attributes of the policy access tags.
+/// Attribute number of the policy access tag in the policy/security pages.
 pub(crate) const POLICY_TAG: u32 = 0x4000_0001;
 
-/// The master key of the vectors in the reference: 40..5f and 60..7f.
+/// The master key that the test vectors of `osd` use: bytes 40h to 5Fh and 60h to 7Fh.
 pub(crate) fn master() -> KeyPair {
     let key = |first: u8| Key::new(std::array::from_fn(|at| first + at as u8));
     KeyPair { authentication: key(0x40), generation: key(0x60) }
 }
 
-/// A SET KEY whose seed is `first`, `first + 1` and so on.
+/// Returns a SET KEY whose seed is the bytes `first`, `first + 1` and so on.
 pub(crate) fn set_key(key: KeyToSet, first: u8) -> SetKeyRequest {
     let seed = std::array::from_fn(|at| first.wrapping_add(at as u8));
     SetKeyRequest { key, key_identifier: [7; 7], seed }
 }
 
-/// Returns the working key that [`crate::security::KeyStore`] has after three SET KEY with the seed
+/// Returns the working key that a drive has after SET KEY for the root, partition and working key, each with the seed
 /// of [`set_key`] from A0h.
 pub(crate) fn working_pair() -> KeyPair {
     let seed = set_key(KeyToSet::Root, 0xa0).seed;
     master().derive(&seed).derive(&seed).derive(&seed)
 }
 
-/// Puts a capability and its proof into a CDB, as a client does that has the authentication key.
+/// Puts a capability and its proof into a CDB, as a client does that has the authentication key `key`.
 pub(crate) fn sign(mut cdb: OsdCdb, capability: &Capability, key: &Key, token: &[u8]) -> SignedCdb {
     cdb.capability = capability.to_bytes();
     let key = CapabilityKey::new(capability.algorithm, key, &cdb.capability, &SYSTEM);
@@ -61,7 +61,7 @@ pub(crate) fn sign(mut cdb: OsdCdb, capability: &Capability, key: &Key, token: &
     SignedCdb { bytes: cdb.encode(), cdb, key }
 }
 
-/// A CDB with its proof.
+/// A CDB with its capability and integrity check value.
 #[derive(Clone)]
 pub(crate) struct SignedCdb {
     pub(crate) cdb: OsdCdb,
@@ -69,7 +69,7 @@ pub(crate) struct SignedCdb {
     pub(crate) key: CapabilityKey,
 }
 
-/// The clocks of a host that the test sets.
+/// The clocks of a host, which stand still until the test sets them.
 #[derive(Clone)]
 pub(crate) struct TestTime(Arc<[AtomicU64; 2]>);
 
@@ -99,7 +99,7 @@ impl TimeSource for TestTime {
     }
 }
 
-/// A store of a few objects.
+/// An object store in memory, with only the commands that the tests of unit and security need.
 pub(crate) struct MemoryStore {
     objects: Mutex<Objects>,
     records: Mutex<BTreeMap<String, Bytes>>,
@@ -107,9 +107,9 @@ pub(crate) struct MemoryStore {
     created: AtomicU64,
     epoch: AtomicU64,
     performed: AtomicU64,
-    /// The next command fails with this error.
+    /// If set, the next command fails with this error.
     failure: Mutex<Option<ObjectError>>,
-    /// READ waits for a permit if this is set.
+    /// If set, each READ waits for a permit of this semaphore.
     held: Mutex<Option<Arc<Semaphore>>>,
 }
 
@@ -176,7 +176,7 @@ impl MemoryStore {
         *self.failure.lock() = Some(error);
     }
 
-    /// Makes every READ wait for a permit of the result.
+    /// Makes every READ wait for a permit of the returned semaphore.
     pub(crate) fn hold_reads(&self) -> Arc<Semaphore> {
         let held = Arc::new(Semaphore::new(0));
         *self.held.lock() = Some(Arc::clone(&held));
@@ -219,7 +219,7 @@ impl MemoryStore {
         Ok(reply)
     }
 
-    /// Performs the commands that create objects, and FORMAT OSD. Returns the object of the command.
+    /// Performs the commands that create objects, and FORMAT OSD. Returns the object of any command.
     fn create_objects(
         &self,
         objects: &mut Objects,
@@ -270,7 +270,7 @@ impl MemoryStore {
     }
 }
 
-/// Performs the commands that change data.
+/// Performs the commands that change the data of an object.
 fn change_data(
     objects: &mut Objects,
     request: &ObjectRequest,
@@ -409,7 +409,7 @@ fn get_attributes(object: &Object, request: &ObjectRequest, reply: &mut ObjectRe
     }
 }
 
-/// Performs the commands that remove objects.
+/// Performs the commands that remove objects or partitions.
 fn remove(objects: &mut Objects, request: &ObjectRequest) -> Result<(), ObjectError> {
     let address = request.command.object();
     match request.command {

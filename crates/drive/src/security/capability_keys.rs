@@ -1,5 +1,5 @@
-//! A bounded cache of capability keys: a client repeats its capability in every command, and the
-//! drive need not compute the key from it each time.
+//! A bounded cache of capability keys: a client sends its capability in every command, and the drive need not compute
+//! the key from it each time.
 
 use std::{collections::HashMap, mem};
 
@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 
 use super::nonces::KeySlot;
 
-/// A capability, the key under which it was signed, and the generation of all keys then.
+/// A capability, the key under which it was signed, and [`KeyStore::generation`](crate::security::KeyStore::generation)
+/// at that time. The next change of keys makes the entry useless.
 #[derive(Clone, Copy, Eq, Hash, PartialEq)]
 pub struct SignedCapability {
     pub capability: [u8; CAPABILITY_BYTES],
@@ -16,15 +17,15 @@ pub struct SignedCapability {
     pub generation: u64,
 }
 
-/// The cache has two halves. A full first half becomes the second, whose entries are forgotten
-/// unless they are used before the first half is full again.
+/// A cache of capability keys in two halves. When the first half is full, it replaces the second half, whose entries
+/// are forgotten. A use of an entry in the second half moves it to the first.
 pub struct CapabilityKeys {
     half: usize,
     state: Mutex<[HashMap<SignedCapability, CapabilityKey>; 2]>,
 }
 
 impl CapabilityKeys {
-    /// Returns an empty cache for at most `capacity` keys.
+    /// Returns an empty cache for at most `capacity` capability keys.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { half: (capacity / 2).max(1), state: Mutex::default() }
@@ -41,8 +42,7 @@ impl CapabilityKeys {
         Some(key)
     }
 
-    /// Adds a key. Add only keys with which a request was proved: otherwise anyone could fill the
-    /// cache.
+    /// Adds a capability key. Add only keys with which a request was proved: otherwise anyone could fill the cache.
     pub fn insert(&self, capability: SignedCapability, key: CapabilityKey) {
         self.insert_into(&mut self.state.lock(), capability, key);
     }

@@ -1,4 +1,4 @@
-//! The checks of one command. See the module above for their order.
+//! The checks of one command against its capability. The doc of the module `security` has their order.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ use super::{
 };
 use crate::backing::DriveBacking;
 
-/// Settings of the check.
+/// Settings of the check of capabilities.
 #[derive(Clone, Debug)]
 pub struct SecuritySettings {
-    /// The least method that the unit accepts.
+    /// The weakest security method that the unit accepts.
     pub least: SecurityMethod,
     /// How far the time of a nonce may be from the drive's clock, in milliseconds.
     pub nonce_window_ms: u64,
-    /// Nonces that the drive remembers.
+    /// Maximum number of nonces that the drive remembers.
     pub nonces: usize,
     pub system: SystemId,
 }
@@ -43,7 +43,7 @@ impl SecuritySettings {
     }
 }
 
-/// Checks the commands of one drive.
+/// Checks each command of one drive against its capability.
 pub struct Security {
     settings: SecuritySettings,
     keys: KeyStore,
@@ -54,21 +54,21 @@ pub struct Security {
     refused: RefusedCounters,
 }
 
-/// A command whose client has proved that it has the capability.
+/// The result of the first check of a command: its client has the capability key.
 #[derive(Clone, Debug)]
 pub struct Proof {
     pub method: SecurityMethod,
-    /// `None` with the method NOSEC, under which nothing of a capability is checked.
+    /// The capability and its key. `None` with the method NOSEC, under which no field of a capability is checked.
     pub signed: Option<SignedProof>,
 }
 
-/// The capability of a proved command, with its key.
+/// The capability of a proved command, and the capability key.
 #[derive(Clone, Debug)]
 pub struct SignedProof {
     pub capability: Capability,
     pub key: CapabilityKey,
     slot: KeySlot,
-    /// [`KeyStore::generation`] before the key was read.
+    /// [`KeyStore::generation`] before the keys were read: if it has changed, the proof is out of date.
     generation: u64,
 }
 
@@ -136,7 +136,7 @@ impl Security {
         let least = least_for(&cdb.command, self.settings.least);
         let method = cdb.capability[2] & 0x0f;
         let no_security = Proof { method: SecurityMethod::NoSec, signed: None };
-        // Clients write anything into the other fields of a capability for this method.
+        // With NOSEC, clients write anything into the other fields of the capability: do not parse it.
         if least == SecurityMethod::NoSec && method == SecurityMethod::NoSec as u8 {
             return Ok(no_security);
         }
@@ -176,15 +176,15 @@ impl Security {
         Ok(Proof { method, signed: Some(SignedProof { capability, key, slot, generation }) })
     }
 
-    /// Returns true if no key has changed since the proof.
+    /// Returns true if no key of the drive has changed since the proof.
     #[must_use]
     pub fn is_current(&self, proof: &Proof) -> bool {
         let generation = self.keys.generation();
         proof.signed.as_ref().is_none_or(|signed| signed.generation == generation)
     }
 
-    /// Checks that the capability of a proved command is valid now, and permits the command on its
-    /// object. Take a pass of [`Self::gate`] before, and keep it until the command has ended.
+    /// Checks that the capability of a proved command is valid now, and permits the command on its object. Take a pass
+    /// of [`Self::gate`] before, and keep it until the command has ended: a change of policy access tags waits for it.
     ///
     /// # Errors
     /// See [`RefusedReason`]; or the object does not exist.
@@ -229,7 +229,7 @@ impl Security {
         Ok(())
     }
 
-    /// Checks that the capability permits the attributes lists of its command.
+    /// Checks that the capability permits to set and to return the attributes in the lists of its command.
     ///
     /// # Errors
     /// A permission is missing.
@@ -243,8 +243,8 @@ impl Security {
         signed.map_or(Ok(()), |signed| lists::check(&signed.capability, set, get))
     }
 
-    /// Checks the integrity of a CDB continuation segment, and that the capability permits what it
-    /// names. `segment` is the bytes of the segment, `integrity` its integrity check value.
+    /// Checks the integrity of a CDB continuation segment, and that the capability permits the ranges and objects in
+    /// it. `segment` is the encoded segment, `integrity` its integrity check value.
     ///
     /// # Errors
     /// The segment was altered; a range is not within that of the capability; another object is not
@@ -288,7 +288,7 @@ impl Security {
         Ok(())
     }
 
-    /// Uses the nonce of a command, right before the command has its effect.
+    /// Records the nonce of a command as used. Call this right before the command has its effect.
     ///
     /// # Errors
     /// The nonce was used before, or its time is not valid.
@@ -301,8 +301,8 @@ impl Security {
         }
     }
 
-    /// Returns the times of the nonces that are valid now. A nonce is never later than the mark of
-    /// the clock: after a crash the drive refuses everything up to the mark.
+    /// Returns the range of times in which a nonce is valid now. The range ends at the mark of the clock: after a crash
+    /// the drive refuses everything up to the mark, so it cannot accept a nonce twice.
     #[must_use]
     pub fn window(&self) -> NonceWindow {
         let now = self.clock.now().as_ms();
@@ -332,14 +332,13 @@ impl Security {
     ) -> Result<Key, Refused> {
         match self.keys.authentication(store, slot).await {
             Ok(Some((key, _))) => Ok(key),
-            // The sense data is that of a wrong signature: a client without a key must not learn which
-            // partitions exist.
+            // Answer as for a wrong signature: a client without a key must not learn which partitions exist.
             Ok(None) => Err(Refused::at(RefusedReason::Key, INTEGRITY)),
             Err(error) => Err(unreadable(error)),
         }
     }
 
-    /// Checks the attributes of the partition that freeze working keys and audit values.
+    /// Refuses a command whose working key or audit value is frozen by attributes of its partition.
     async fn check_frozen(
         &self,
         store: &impl DriveBacking,
@@ -362,8 +361,8 @@ impl Security {
     }
 }
 
-/// Returns the least method for a command. The proof of CAPKEY is the same for all commands of a
-/// session, so that an observer of the session could send a SET KEY again.
+/// Returns the weakest method that a command may use. SET KEY needs CMDRSP: the proof of CAPKEY is the same for all
+/// commands of a session, so an observer of the session could send a SET KEY again.
 fn least_for(command: &Command, least: SecurityMethod) -> SecurityMethod {
     match command {
         Command::SetKey(_) | Command::SetMasterKey { .. } => least.max(SecurityMethod::CmdRsp),
@@ -378,10 +377,10 @@ fn slot_of(command: &Command, capability: &Capability) -> KeySlot {
     KeySlot { key, version: if has_versions { capability.key_version } else { 0 } }
 }
 
-/// Checks object, range and permissions.
+/// Checks that the capability permits the object, the range and the permissions of the command.
 fn check_command(capability: &Capability, cdb: &OsdCdb) -> Result<(), Refused> {
     let command = match cdb.command {
-        // The ranges are those of the continuation segment, which is checked when it has come.
+        // The ranges are in the continuation segment, which is checked when it has arrived.
         Command::Read { object, .. } if cdb.continuation_length > 0 => {
             Command::Read { object, length: 0, start: capability.range.start }
         }
@@ -396,7 +395,7 @@ fn check_command(capability: &Capability, cdb: &OsdCdb) -> Result<(), Refused> {
         _ => Refused::Capability(RefusedReason::Object, refusal),
     })?;
     match command {
-        // A capability for one identifier must not create its successors.
+        // A capability for one identifier must not permit to create objects with the identifiers behind it.
         Command::Create { requested, count, .. } if requested != 0 && count > 1 => {
             Err(Refused::at(RefusedReason::Object, 32))
         }
@@ -424,8 +423,8 @@ const fn needs_global(command: &Command) -> bool {
     }
 }
 
-/// Returns the object whose facts a capability is checked against: the object of the command, or
-/// the one in which the command creates objects.
+/// Returns the object whose type, creation time and policy access tag a capability is checked against: the object of
+/// the command, or the partition (or root) in which the command creates objects.
 pub const fn guarded_object(command: &Command) -> ObjectAddress {
     let object = command.object();
     match command {
@@ -436,7 +435,7 @@ pub const fn guarded_object(command: &Command) -> ObjectAddress {
     }
 }
 
-/// Returns the type of the objects that a command creates.
+/// Returns the type of the objects that a command creates; `None` if it creates none, and for snapshots and clones.
 const fn created_type(command: &Command) -> Option<ObjectType> {
     Some(match command {
         Command::CreatePartition { .. } => ObjectType::Partition,
@@ -465,7 +464,7 @@ fn unreadable(error: KeyStoreError) -> Refused {
     })
 }
 
-/// Capability keys in memory: those of the clients that are active.
+/// Maximum number of capability keys in memory. One entry serves all commands with one capability.
 const CAPABILITY_KEYS: usize = 4_096;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Each check refuses its own kind of wrong command, and a right one passes.
+//! Tests that each check refuses its own kind of invalid command, and that a valid command passes.
 
 use object::{CopyMethod, CopySource, KeyToSet, ListRequest, ObjectError, ObjectStore};
 use object::{ScatterEntry, Timestamp};
@@ -52,7 +52,7 @@ impl Drive {
         }
     }
 
-    /// Returns a READ of 100 bytes with a fresh nonce.
+    /// Returns a READ of 100 bytes with a nonce that was not used.
     fn read(&self) -> OsdCdb {
         self.random.set(self.random.get() + 1);
         let mut cdb = OsdCdb::new(Command::Read { object: OBJECT, length: 100, start: 50 });
@@ -64,7 +64,7 @@ impl Drive {
         sign(cdb, capability, &working_pair().authentication, &TOKEN)
     }
 
-    /// Makes all checks of a command without data, as a unit does.
+    /// Makes all checks of a command without data, in the order in which a unit makes them.
     async fn check(&self, signed: &SignedCdb) -> Result<Proof, Refused> {
         let cdb = OsdCdb::parse(&signed.bytes).unwrap();
         let proof = self.security.prove(&self.store, &cdb, &signed.bytes, &TOKEN).await?;
@@ -73,7 +73,7 @@ impl Drive {
         Ok(proof)
     }
 
-    /// Checks a READ with a capability that `change` has changed before it was signed.
+    /// Checks a READ whose capability was changed by `change` before it was signed.
     async fn with(&self, change: impl Fn(&mut Capability)) -> Result<(), RefusedReason> {
         let mut capability = self.capability();
         change(&mut capability);
@@ -155,7 +155,7 @@ async fn without_security_nothing_of_a_capability_is_checked() {
     for format in [0, 1, 2] {
         signed.bytes[CAPABILITY..CAPABILITY + 104].fill(0);
         signed.bytes[CAPABILITY] = format;
-        // Linux: FFE0h as permissions, zeros as object and range.
+        // The initiator of Linux sends the permissions FFE0h, and zeros as object and range.
         signed.bytes[CAPABILITY + 49..CAPABILITY + 51].copy_from_slice(&[0xff, 0xe0]);
         let proof = drive.check(&signed).await.unwrap();
         assert!(proof.signed.is_none(), "format {format}");
@@ -221,7 +221,7 @@ async fn a_nonce_is_valid_once_and_not_after_a_restart() {
     let signed = drive.signed(drive.read(), &drive.capability());
     assert_eq!(reason(drive.check(&signed).await), Ok(()));
     assert_eq!(reason(drive.check(&signed).await), Err(RefusedReason::NonceRepeated));
-    // As far in the future as the drive accepts.
+    // Sign a command for the latest nonce time that the drive accepts.
     let mut cdb = drive.read();
     cdb.nonce.time = drive.security.window().newest;
     let future = drive.signed(cdb, &drive.capability());

@@ -1,4 +1,4 @@
-//! The drive's clock, which never runs backwards, over restarts too.
+//! The drive's clock, which never runs backwards, not even over a restart.
 //!
 //! A stable record has the *mark*, a time that the clock does not pass. Before the clock comes near
 //! the mark, a later mark is written. After a restart the clock begins behind the mark, so it is
@@ -16,16 +16,16 @@ use tokio::sync::Mutex;
 
 use crate::{backing::DriveBacking, store::Clock};
 
-/// The clocks of the host.
+/// The clocks of the host, from which the drive's clock takes the time.
 pub trait TimeSource: Send + Sync + 'static {
-    /// Returns milliseconds since 1970-01-01 UTC. The value may jump in both directions.
+    /// Returns milliseconds since 1970-01-01 UTC. Setting the host's clock makes the value jump in either direction.
     fn wall_ms(&self) -> u64;
 
     /// Returns milliseconds since any fixed moment. The value never decreases.
     fn elapsed_ms(&self) -> u64;
 }
 
-/// The clocks of the operating system.
+/// The clocks of the operating system, for a drive that is served.
 pub struct HostTime(Instant);
 
 impl Default for HostTime {
@@ -45,17 +45,17 @@ impl TimeSource for HostTime {
     }
 }
 
-/// The clock of one drive.
+/// The clock of one drive. The module's doc describes the mark.
 pub struct DriveClock {
     source: Box<dyn TimeSource>,
-    /// The drive's time at the start of this process.
+    /// The drive's time when [`Self::start`] ran, in milliseconds.
     base: AtomicU64,
     base_elapsed: AtomicU64,
-    /// The latest time that this clock has returned: it never returns an earlier one.
+    /// The latest time that this clock has returned, in milliseconds. The clock never returns an earlier time.
     shown: AtomicU64,
-    /// The stable mark. `u64::MAX` before [`Self::start`].
+    /// The mark in stable storage, in milliseconds. `u64::MAX` before [`Self::start`].
     mark: AtomicU64,
-    /// Times up to this one belong to earlier runs of the drive.
+    /// Times up to this one, in milliseconds, belong to earlier runs of the drive.
     floor: AtomicU64,
     writing: Mutex<()>,
 }
@@ -75,10 +75,10 @@ impl DriveClock {
         }
     }
 
-    /// Continues behind the mark of the last run, and writes the first mark of this run.
+    /// Starts the clock behind the mark of the last run, and writes the first mark of this run.
     ///
     /// # Errors
-    /// The record cannot be read or written.
+    /// The mark cannot be read or written.
     pub async fn start(&self, store: &impl DriveBacking) -> Result<(), ObjectError> {
         let mark =
             match store.record(MARK).await? {
@@ -94,7 +94,7 @@ impl DriveClock {
         self.write_mark(store).await
     }
 
-    /// Returns the present time.
+    /// Returns the drive's present time. The clock stands still at the mark.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         let now = self.unlimited().min(self.mark.load(Ordering::Acquire));
@@ -102,8 +102,8 @@ impl DriveClock {
         Timestamp::from_ms(now.max(before))
     }
 
-    /// Returns the time before the first that this run of the drive has shown. No request that was
-    /// signed up to then is valid.
+    /// Returns the last time before this run of the drive. A request that was signed at this time or earlier is not
+    /// valid.
     #[must_use]
     pub fn floor(&self) -> Timestamp {
         Timestamp::from_ms(self.floor.load(Ordering::Acquire))
@@ -116,8 +116,8 @@ impl DriveClock {
         Timestamp::from_ms(self.mark.load(Ordering::Acquire))
     }
 
-    /// Writes a later mark if the clock comes near the present one. Call this before each command.
-    /// Waits only if the clock stands still at the mark.
+    /// Writes a later mark if the clock comes near the present mark. Call this before each command. Waits only if the
+    /// clock stands still at the mark.
     ///
     /// # Errors
     /// The clock stands still, because the mark cannot be written: an expiry could go unnoticed.
@@ -131,7 +131,7 @@ impl DriveClock {
             }
             _ => {
                 if let Ok(_writing) = self.writing.try_lock() {
-                    // A failure is reported once the clock stands still.
+                    // Ignore a failure: the next call returns it once the clock stands still.
                     let _ = self.write_mark(store).await;
                 }
                 Ok(())
@@ -174,10 +174,10 @@ impl Clock for DriveClock {
     }
 }
 
-/// The name of the record with the mark.
+/// The name under which the store keeps the mark.
 const MARK: &str = "clock";
-/// How far ahead a mark is written: one durable write in half a minute, and after a crash the clock
-/// is at most a minute ahead of the host's.
+/// Distance of a new mark from the present time, in milliseconds. A mark costs one durable write in half a minute, and
+/// after a crash the clock is at most a minute ahead of the host's.
 const STEP_MS: u64 = 60_000;
 
 #[cfg(test)]

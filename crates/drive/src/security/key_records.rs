@@ -1,42 +1,42 @@
-//! The records in which a drive keeps its keys, before they are sealed.
+//! The encoding of a drive's keys in the store, before the bytes are encrypted.
 
 use object::Timestamp;
 use osd::security::{KEY_BYTES, Key, KeyPair};
 use zeroize::Zeroizing;
 
-/// Working keys of a partition.
+/// Number of working keys of a partition.
 pub const WORKING_KEYS: usize = 16;
 
-/// A pair of keys with the identifier that SET KEY gave it.
+/// A pair of authentication key and generation key, with the identifier that SET KEY gave it.
 #[derive(Clone, Debug)]
 pub struct NamedPair {
     pub pair: KeyPair,
     pub identifier: [u8; 7],
 }
 
-/// The root key.
+/// The root key of a drive, as it is stored.
 #[derive(Clone, Debug)]
 pub struct RootKeys {
     pub root: NamedPair,
-    /// How often the root key was set.
+    /// Number of times that the root key was set.
     pub number: u64,
 }
 
-/// The keys of one partition.
+/// The partition key and the working keys of one partition, as they are stored.
 #[derive(Clone, Debug)]
 pub struct PartitionKeys {
-    /// The time at which the partition was created. A later partition with the same identifier has
-    /// no keys.
+    /// The time at which the partition was created. If a later partition has the same identifier, these keys are not
+    /// valid for it.
     pub created: Timestamp,
-    /// [`RootKeys::number`] when the partition key was set. A new root key makes all partition keys
+    /// [`RootKeys::number`] at the time when the partition key was set. A new root key makes all partition keys
     /// invalid.
     pub root_number: u64,
     pub partition: NamedPair,
-    /// The working keys by version. A new partition key makes all of them invalid.
+    /// The working keys; the index is the key version. A new partition key makes all working keys invalid.
     pub working: [Option<NamedPair>; WORKING_KEYS],
 }
 
-/// Present, identifier, authentication key, generation key.
+/// Length in bytes of an encoded pair: 1 if present, identifier (7 bytes), authentication key, generation key.
 const PAIR_BYTES: usize = 8 + 2 * KEY_BYTES;
 
 impl RootKeys {
@@ -48,7 +48,7 @@ impl RootKeys {
         bytes
     }
 
-    /// Parses a record; `None` if it has another length or form.
+    /// Decodes the root key; `None` if the bytes have another length or form.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (number, pair) = bytes.split_first_chunk()?;
@@ -60,7 +60,7 @@ impl PartitionKeys {
     #[must_use]
     pub fn to_bytes(&self) -> Zeroizing<Vec<u8>> {
         let length = 14 + (1 + WORKING_KEYS) * PAIR_BYTES;
-        // With the whole capacity from the begin, no copy of the keys stays in freed memory.
+        // Allocate the whole capacity now: a reallocation would leave a copy of the keys in freed memory.
         let mut bytes = Zeroizing::new(Vec::with_capacity(length));
         bytes.extend_from_slice(&self.created.to_bytes());
         bytes.extend_from_slice(&self.root_number.to_be_bytes());
@@ -69,7 +69,7 @@ impl PartitionKeys {
         bytes
     }
 
-    /// Parses a record; `None` if it has another length or form.
+    /// Decodes the keys of a partition; `None` if the bytes have another length or form.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (created, bytes) = bytes.split_first_chunk()?;
@@ -102,7 +102,7 @@ fn push(bytes: &mut Vec<u8>, pair: Option<&NamedPair>) {
     bytes.extend_from_slice(pair.generation.bytes());
 }
 
-/// Parses a pair: `None` for bytes of another form, `Some(None)` for an absent pair.
+/// Decodes a pair of keys: `None` for bytes of another form, `Some(None)` for an absent pair.
 fn parse(bytes: &[u8]) -> Option<Option<NamedPair>> {
     let bytes: &[u8; PAIR_BYTES] = bytes.try_into().ok()?;
     match bytes[0] {

@@ -1,8 +1,8 @@
 //! The keys of a drive: master, root, partition and working keys.
 //!
-//! The master key comes from a file. The others are set by SET KEY and kept in records of the
-//! drive, sealed under the master key. A bounded number of partitions is kept in memory; the others
-//! are read when they are needed.
+//! The drive's owner configures a file with the master key. SET KEY sets the other keys; the store keeps them encrypted
+//! under the master key. The keys of a bounded number of partitions are in memory, and the others are read when they
+//! are needed.
 
 use std::{
     collections::HashMap,
@@ -29,15 +29,16 @@ use crate::backing::DriveBacking;
 
 /// The attribute "frozen working key bit mask" of a partition.
 pub const FROZEN_KEYS: AttributeId = AttributeId::new(0x3000_0005, 0x5);
-/// The page of a partition with the frozen audit values, 20 bytes each, under any number. Ours.
+/// The attributes page of a partition with frozen audit values, 20 bytes each, under any number. An extension of
+/// Forebay.
 pub const FROZEN_AUDITS: u32 = 0xf001_0001;
-/// Most partitions whose keys are in memory: about 1.5 KiB each.
+/// Maximum number of partitions whose keys are in memory: about 1.5 KiB each.
 const PARTITIONS: usize = 1_024;
-/// Most frozen audit values of one partition; further ones are left out.
+/// Maximum number of frozen audit values of one partition; further values have no effect.
 const AUDITS: usize = 256;
 pub(super) const ROOT_RECORD: &str = "keys/root";
 
-/// The reason why a drive's keys cannot be used.
+/// The reason why the stored keys of a drive cannot be read.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KeyStoreError {
     #[error(
@@ -48,10 +49,10 @@ pub enum KeyStoreError {
     Store(#[from] ObjectError),
 }
 
-/// The reason why SET KEY failed. The former keys are in force.
+/// The reason why SET KEY failed. The former keys remain valid.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SetKeyError {
-    /// The key one level above is not set.
+    /// The key one level above the new key is not set.
     NoParent,
     Store(ObjectError),
 }
@@ -66,19 +67,19 @@ impl From<ObjectError> for SetKeyError {
 #[derive(Debug, Default)]
 pub struct PartitionGuard {
     pub keys: Option<PartitionKeys>,
-    /// Bit n: working key n is frozen.
+    /// Bit n is set if working key n is frozen.
     pub frozen: u16,
     pub frozen_audits: Vec<[u8; 20]>,
 }
 
-/// The keys of one drive.
+/// The master, root, partition and working keys of one drive.
 pub struct KeyStore {
     master: Option<Master>,
     root: RwLock<Option<RootKeys>>,
     partitions: Mutex<HashMap<u64, Arc<PartitionGuard>>>,
-    /// Increases with each change of keys or of the partitions in memory.
+    /// Increases with each change of keys, and each time that cached keys are discarded.
     generation: AtomicU64,
-    /// Held while records are changed.
+    /// Held while SET KEY changes stored keys, so that two SET KEY do not overwrite each other's keys.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -88,10 +89,10 @@ struct Master {
 }
 
 impl KeyStore {
-    /// Opens the keys of a drive. Without a master key no other key is valid.
+    /// Reads the keys of a drive. Without a master key no other key is valid.
     ///
     /// # Errors
-    /// The record of the root key cannot be read, or was sealed under another master key.
+    /// The root key cannot be read, or was encrypted under another master key.
     pub async fn open(
         store: &impl DriveBacking,
         master: Option<KeyPair>,
@@ -110,14 +111,15 @@ impl KeyStore {
         Ok(keys)
     }
 
-    /// Returns a number that increases with each change of keys. Read it before a key.
+    /// Returns a number that increases with each change of keys. Read it before you read a key: if it has changed
+    /// since, the key may be invalid.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Returns the authentication key of a slot; `None` if it was never set, or is invalid. For a
-    /// working key, returns the partition's guard, too.
+    /// Returns the authentication key of a slot; `None` if the key was never set, or is invalid. For a working key,
+    /// also returns the frozen keys and audit values of its partition.
     ///
     /// # Errors
     /// The store cannot read the keys.
@@ -146,7 +148,7 @@ impl KeyStore {
         })
     }
 
-    /// Performs SET KEY. The new key is stable and in force when this ends.
+    /// Performs SET KEY. When the call returns, the new key is stable and valid.
     ///
     /// # Errors
     /// See [`SetKeyError`].
@@ -199,8 +201,8 @@ impl KeyStore {
         Ok(())
     }
 
-    /// Removes the keys of a partition that was removed. They are invalid in any case; a failure
-    /// leaves an unused record.
+    /// Deletes the stored keys of a partition that was removed. A failure does no harm: the keys are invalid without
+    /// the partition, and only use space.
     pub async fn remove(&self, store: &impl DriveBacking, partition: u64) {
         self.forget(partition);
         if self.master.is_some() {
@@ -208,30 +210,31 @@ impl KeyStore {
         }
     }
 
-    /// Reads the keys and attributes of a partition again before their next use.
+    /// Discards the cached keys and attributes of a partition. Their next use reads them from the store again.
     pub fn forget(&self, partition: u64) {
         let mut partitions = self.partitions.lock();
         self.generation.fetch_add(1, Ordering::AcqRel);
         partitions.remove(&partition);
     }
 
-    /// Reads the keys and attributes of every partition again before their next use.
+    /// Discards the cached keys and attributes of every partition. Their next use reads them from the store again.
     pub fn forget_all(&self) {
         let mut partitions = self.partitions.lock();
         self.generation.fetch_add(1, Ordering::AcqRel);
         partitions.clear();
     }
 
-    /// Returns the identifier of the root key.
+    /// Returns the identifier that SET KEY gave the root key; `None` if no root key is set.
     #[must_use]
     pub fn root_identifier(&self) -> Option<[u8; 7]> {
         self.root.read().as_ref().map(|keys| keys.root.identifier)
     }
 
-    /// Returns the guard of a partition. A partition that does not exist has no keys.
+    /// Returns the keys of a partition, and its frozen keys and audit values. A partition that does not exist has no
+    /// keys.
     ///
     /// # Errors
-    /// The store cannot read it.
+    /// The store cannot read the keys or the attributes.
     pub async fn partition(
         &self,
         store: &impl DriveBacking,
@@ -243,7 +246,7 @@ impl KeyStore {
         let generation = self.generation();
         let guard = Arc::new(self.load(store, partition).await?);
         let mut partitions = self.partitions.lock();
-        // A change while the guard was read makes it unfit for later commands.
+        // Do not cache the keys if keys have changed while they were read.
         if generation == self.generation() {
             if partitions.len() >= PARTITIONS
                 && let Some(&other) = partitions.keys().next()

@@ -1,4 +1,4 @@
-//! The permissions that the attributes lists of a command need, besides those of the command.
+//! The permissions that a command needs for its lists of attributes, besides those for the command itself.
 
 use object::{
     Attribute, AttributeId, AttributeSelection, CURRENT_COMMAND, ObjectType, StandardPage,
@@ -10,13 +10,12 @@ use super::{
     refused::{Refused, RefusedReason},
 };
 
-/// The page with request tags, by which a client finds the result of a command after it has lost
-/// its session.
+/// The attributes page of request tags, by which a client finds the result of a command after it has lost its session.
 pub const REQUEST_TAGS: u32 = 0xf001_0000;
-/// The attribute that gives a command its tag.
+/// The attribute whose value is the request tag of the command that sets it.
 pub const REQUEST_TAG: AttributeId = AttributeId::new(REQUEST_TAGS, 1);
 
-/// The page of a user object with the collections that it is a member of.
+/// The attributes page of a user object that lists the collections of which it is a member.
 const MEMBERSHIP: u32 = StandardPage::Collections.of(ObjectType::UserObject);
 
 /// Checks that a capability permits to set and to return these attributes.
@@ -39,13 +38,13 @@ pub fn check(
 
 fn needed_to_set(id: AttributeId) -> Permissions {
     match id {
-        // The tag names the command, and changes no attribute.
+        // A request tag only names the command, and changes no attribute.
         REQUEST_TAG => Permissions::NONE,
         id if is_security_page(id.page) => {
             Permissions::SET_ATTRIBUTES | Permissions::POLICY_SECURITY
         }
-        // The value names a collection, which the capability does not name: its members change, and
-        // the answer shows whether it exists.
+        // Setting this attribute changes the members of a collection that the capability does not name, and the answer
+        // shows whether the collection exists.
         id if id.page == MEMBERSHIP => Permissions::SET_ATTRIBUTES | Permissions::GLOBAL,
         _ => Permissions::SET_ATTRIBUTES,
     }
@@ -56,14 +55,14 @@ fn needed_to_get(selection: AttributeSelection) -> Permissions {
         AttributeSelection::One(AttributeId { page, .. })
         | AttributeSelection::Page(page)
         | AttributeSelection::PageFormat(page) => match page {
-            // The results of this command, and those of a command whose random tag the client knows.
+            // These pages only have results of this command, or of a command whose random tag the client knows.
             CURRENT_COMMAND | REQUEST_TAGS => Permissions::NONE,
             page if is_security_page(page) => {
                 Permissions::GET_ATTRIBUTES | Permissions::POLICY_SECURITY
             }
             _ => Permissions::GET_ATTRIBUTES,
         },
-        // All pages include the security pages.
+        // These selections include the policy/security pages.
         AttributeSelection::All | AttributeSelection::NumberInAllPages(_) => {
             Permissions::GET_ATTRIBUTES | Permissions::POLICY_SECURITY
         }

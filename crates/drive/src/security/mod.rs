@@ -1,6 +1,6 @@
-//! The check of every command against its capability: keys, nonces and the drive's clock.
+//! Checks every command against its capability, with the drive's keys, nonces and clock.
 //!
-//! A command is checked in four steps, each before the next one has any cost:
+//! A command is checked in four steps. A command that one step refuses causes no cost of the next:
 //!
 //! 1. [`Security::prove`]: the method suffices, and the client has the capability key.
 //! 2. [`Security::judge`]: the capability is valid now, and permits this command on this object.
@@ -8,8 +8,8 @@
 //!    capability permits the attributes lists and the ranges in the data.
 //! 4. [`Security::use_nonce`]: the command was not performed before.
 //!
-//! Steps 1 and 2 are made before the data is solicited, and again when it has come: step 1 only if
-//! keys have changed in between.
+//! Steps 1 and 2 are made before the drive asks for the command's data, and again when the data has come: step 1 only
+//! if keys have changed in between.
 
 mod clock;
 mod nonces;

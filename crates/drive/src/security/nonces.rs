@@ -1,8 +1,8 @@
 //! The nonces that the drive has seen: they make each signed command valid once.
 //!
-//! The table is bounded. When it is full, the oldest nonces of the key with the most nonces leave,
-//! and every nonce of that key up to the last one that left is refused from then on. A client that
-//! floods the table therefore shortens the window of its own key only.
+//! The table is bounded. When it is full, the oldest nonces of the key with the most nonces are removed, and from then
+//! on every nonce of that key up to the last removed one is refused. A client that floods the table therefore shortens
+//! the window of its own key only.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,22 +13,22 @@ use osd::{
 };
 use parking_lot::Mutex;
 
-/// The key that signed a capability.
+/// Names the key that signed a capability, with its version.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct KeySlot {
     pub key: SigningKey,
-    /// KEY VERSION; zero for keys that have no versions.
+    /// KEY VERSION of a working key; zero for keys that have no versions.
     pub version: u8,
 }
 
-/// The times of the nonces that are valid now.
+/// The range of times in which a nonce is valid now, with both ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NonceWindow {
     pub oldest: Timestamp,
     pub newest: Timestamp,
 }
 
-/// The nonces of all keys.
+/// The nonces that the drive has seen, by the key that signed the capability.
 pub struct NonceTable {
     capacity: usize,
     state: Mutex<State>,
@@ -37,18 +37,18 @@ pub struct NonceTable {
 #[derive(Default)]
 struct State {
     keys: HashMap<KeySlot, SeenNonces>,
-    /// The keys with the number of their nonces, ascending.
+    /// The number of nonces of each key, ascending.
     sizes: BTreeSet<(usize, KeySlot)>,
     total: usize,
-    /// Nonces of every key up to this time are refused.
+    /// Nonces up to this time are refused, whatever key signed. Raised when a whole key is forgotten.
     floor: Timestamp,
 }
 
-/// The nonces of one key.
+/// The nonces that were used with one key.
 #[derive(Default)]
 struct SeenNonces {
     seen: BTreeSet<Nonce>,
-    /// Nonces up to this time are refused.
+    /// Nonces of this key up to this time are refused.
     floor: Timestamp,
 }
 
@@ -67,10 +67,10 @@ impl NonceTable {
         self.state.lock().check(slot, nonce, window)
     }
 
-    /// Uses a nonce.
+    /// Checks that a nonce is valid and was not used, and records it as used.
     ///
     /// # Errors
-    /// See [`Self::check`]. At most one of several calls with one nonce succeeds.
+    /// See [`Self::check`]. If several calls have the same nonce, at most one succeeds.
     pub fn record(&self, slot: KeySlot, nonce: Nonce, window: NonceWindow) -> Result<(), Refusal> {
         let mut state = self.state.lock();
         state.check(slot, nonce, window)?;
@@ -109,7 +109,7 @@ impl State {
         Ok(())
     }
 
-    /// Adds a nonce, and removes those of its key that are older than `oldest`.
+    /// Adds a nonce, and removes the nonces of the same key that are older than `oldest`.
     fn insert(&mut self, slot: KeySlot, nonce: Nonce, oldest: Timestamp) {
         self.change(slot, |seen| {
             seen.seen.insert(nonce);
@@ -117,7 +117,7 @@ impl State {
         });
     }
 
-    /// Removes the oldest nonces of the key with the most nonces.
+    /// Removes the oldest nonces of the key that has the most.
     fn evict(&mut self) {
         let Some(&(_, slot)) = self.sizes.last() else { return };
         self.change(slot, |seen| {
@@ -128,7 +128,7 @@ impl State {
         });
     }
 
-    /// Removes the key with the fewest nonces. Every nonce up to its latest one is refused.
+    /// Removes the key that has the fewest nonces. From then on, nonces up to its latest one are refused for every key.
     fn forget_smallest(&mut self) {
         let Some((length, slot)) = self.sizes.pop_first() else { return };
         self.total -= length;
@@ -138,7 +138,7 @@ impl State {
         }
     }
 
-    /// Changes the nonces of one key and the numbers that depend on them.
+    /// Changes the nonces of one key, and updates the counts of nonces.
     fn change(&mut self, slot: KeySlot, change: impl FnOnce(&mut SeenNonces)) {
         let seen = self.keys.entry(slot).or_default();
         let before = seen.seen.len();

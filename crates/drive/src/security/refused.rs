@@ -1,4 +1,4 @@
-//! Refused commands with the reason, and their number.
+//! The reasons for which commands are refused, and counters of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,10 +14,9 @@ macro_rules! reasons {
         }
 
         impl RefusedReason {
-            /// All reasons.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Returns the name in the status report.
+            /// Returns the name of the reason in `forebay status --json`.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -57,7 +56,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Returns a refusal that points to a byte of the CDB.
+    /// Returns a refusal with INVALID FIELD IN CDB that points to a byte of the CDB.
     #[must_use]
     pub const fn at(reason: RefusedReason, byte: usize) -> Self {
         Self::Capability(reason, Refusal::Field(byte as u16))
@@ -70,7 +69,7 @@ impl From<ObjectError> for Refused {
     }
 }
 
-/// The number of refused commands by reason.
+/// Number of refused commands for each reason.
 #[derive(Debug, Default)]
 pub struct RefusedCounters([AtomicU64; RefusedReason::ALL.len()]);
 
@@ -81,7 +80,7 @@ impl RefusedCounters {
         }
     }
 
-    /// Returns the reasons that have occurred, with their numbers.
+    /// Returns the reasons that have occurred, and how often.
     pub fn counted(&self) -> impl Iterator<Item = (RefusedReason, u64)> + '_ {
         let counts = RefusedReason::ALL
             .iter()

@@ -1,15 +1,15 @@
-//! Records with keys, encrypted and authenticated under a key that is derived from the master key.
+//! Encrypts and authenticates the drive's stored keys under a key that is derived from the master key.
 
 use osd::security::{Algorithm, Key, KeyPair, Mac, SystemId};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-/// A record that cannot be opened: the master key is another one, or the record was altered or is
-/// one of another drive.
+/// A record that cannot be decrypted: the drive has another master key, or the record was altered or belongs to another
+/// drive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NotSealedHere;
 
-/// Seals records of one drive.
+/// Encrypts and decrypts the records of one drive.
 pub struct RecordSeal {
     key: LessSafeKey,
     system: SystemId,
@@ -24,7 +24,7 @@ impl RecordSeal {
         Self { key: LessSafeKey::new(key), system }
     }
 
-    /// Encrypts the record `name`: version, nonce, ciphertext with tag.
+    /// Encrypts the record `name`. The result is a version byte, the nonce, the ciphertext and the authentication tag.
     ///
     /// # Errors
     /// The operating system has no random bytes.
@@ -49,7 +49,7 @@ impl RecordSeal {
         Ok(bytes)
     }
 
-    /// Decrypts the record `name`.
+    /// Decrypts the record `name`, and checks that it was not altered.
     ///
     /// # Errors
     /// [`NotSealedHere`].

@@ -1,5 +1,5 @@
-//! The commands at work, so that a changed policy access tag is answered only when no command that
-//! was checked against the old tag is still at work.
+//! Delays the answer of a command that changes a policy access tag until each command that was checked against the old
+//! tag has ended.
 //!
 //! A command takes a [`WorkPass`] before it reads the tag, and drops it when its effect is complete.
 //! A command that changes a tag first completes its effect, drops its own pass, and then waits for
@@ -11,7 +11,7 @@ use object::ObjectAddress;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// The commands at work on one drive.
+/// The commands at work on one drive: from before the check of their capability until their effect is complete.
 #[derive(Default)]
 pub struct WorkGate {
     state: Mutex<State>,
@@ -21,18 +21,18 @@ pub struct WorkGate {
 #[derive(Default)]
 struct State {
     next: u64,
-    /// The objects of the commands at work, by the numbers of their passes.
+    /// The object of each command at work, by the number of its pass.
     at_work: BTreeMap<u64, ObjectAddress>,
 }
 
-/// Says that a command is at work until the value is dropped.
+/// Held by a command while it is at work. Dropping the pass ends the command for [`WorkGate::drain`].
 pub struct WorkPass<'a> {
     gate: &'a WorkGate,
     number: u64,
 }
 
 impl WorkGate {
-    /// Begins a command on this object.
+    /// Notes that a command on this object is at work, until its pass is dropped.
     pub fn begin(&self, object: ObjectAddress) -> WorkPass<'_> {
         let mut state = self.state.lock();
         let number = state.next;
@@ -41,12 +41,12 @@ impl WorkGate {
         WorkPass { gate: self, number }
     }
 
-    /// Waits until all commands that have begun on `object` have ended: for a partition, those on
-    /// everything in it; for the root, all.
+    /// Waits until all commands at work on `object` have ended: for a partition, those on any object in it; for the
+    /// root, all commands. Does not wait for commands that begin later.
     pub async fn drain(&self, object: ObjectAddress) {
         let end = self.state.lock().next;
         loop {
-            // Register before the check, so that a command that ends in between is noticed.
+            // Register before the check, so that no command can end unnoticed between check and wait.
             let ended = self.ended.notified();
             let is_at_work = {
                 let state = self.state.lock();
