@@ -1,4 +1,5 @@
-//! Attributes: those that follow from the row of an object, and those in rows of their own.
+//! Reads and sets attributes. Some values are computed from the row of the object; every other attribute has a row of
+//! its own.
 
 use bytes::{Bytes, BytesMut};
 use object::{
@@ -16,12 +17,12 @@ use super::{
     transaction::{Step, Stop, Transaction},
 };
 
-/// The page of the collections that a user object is a member of.
+/// The attributes page of a user object that names the collections of which it is a member.
 pub(crate) const MEMBERSHIP_PAGE: u32 = 4;
-/// The vendor page of request tags.
+/// The attributes page of request tags, an extension of Forebay (`osd::RequestTag`).
 pub(crate) const TAG_PAGE: u32 = 0xf001_0000;
 
-/// Facts that attributes need besides the rows.
+/// Values that attributes are computed from, besides the rows of the tables.
 pub(crate) struct AttributeContext<'a> {
     pub(crate) identity: &'a DriveIdentity,
     pub(crate) limits: &'a Limits,
@@ -32,7 +33,7 @@ fn refused(id: AttributeId) -> Stop {
     Stop::Failed(ObjectError::InvalidAttribute { page: id.page, number: id.number })
 }
 
-/// Sets attributes of an object whose row is `row`. The caller stores the row.
+/// Sets attributes of the object whose row is `row`. The caller must store the row afterwards.
 pub(crate) fn set(
     transaction: &mut Transaction<'_>,
     context: &AttributeContext<'_>,
@@ -86,7 +87,7 @@ fn set_standard(
     let long = || value.as_ref().try_into().map(u64::from_be_bytes).map_err(|_| refused(id));
     let short = || value.as_ref().try_into().map(u32::from_be_bytes).map_err(|_| refused(id));
     match (row.object_type, id.page % 0x3000_0000, id.number) {
-        // The logical length is changed by the caller, because that may need data.
+        // The caller changes the logical length, because blocks may have to be freed or zeroed for that.
         (ObjectType::UserObject, 1, 0x82) => {}
         (ObjectType::UserObject, 2, 1) => {
             let max = long()?;
@@ -105,7 +106,7 @@ fn set_standard(
     Ok(())
 }
 
-/// Replaces, adds or removes an attribute in a row of its own.
+/// Replaces, adds or removes (empty `value`) an attribute that has a row of its own.
 fn put(
     transaction: &mut Transaction<'_>,
     context: &AttributeContext<'_>,
@@ -126,13 +127,13 @@ fn put(
         return Err(Stop::Failed(ObjectError::Quota { used, limit }));
     }
     row.attribute_bytes = bytes as u32;
-    // The value may be a slice of a long buffer; a copy lets that buffer go.
+    // Copy the value: a slice of the long Data-Out buffer would keep the whole buffer in memory.
     let new = (!value.is_empty()).then(|| Bytes::copy_from_slice(value));
     transaction.replace(key, old.as_ref(), new);
     Ok(())
 }
 
-/// Makes a user object a member of a collection, or ends its membership.
+/// Makes a user object a member of the collection that `value` names. An empty `value` ends the membership.
 fn set_membership(
     transaction: &mut Transaction<'_>,
     context: &AttributeContext<'_>,
@@ -196,7 +197,7 @@ pub(crate) fn leave(
     store(transaction, collection, &parent)
 }
 
-/// Returns the selected attributes of an object.
+/// Returns the values of the selected attributes of an object.
 pub(crate) fn get(
     transaction: &mut Transaction<'_>,
     context: &AttributeContext<'_>,
@@ -226,7 +227,7 @@ pub(crate) fn get(
     Ok(found)
 }
 
-/// Adds the defined attributes of some pages.
+/// Adds the defined attributes of a range of pages to `found`; with `number`, only those with this number.
 fn pages(
     transaction: &mut Transaction<'_>,
     context: &AttributeContext<'_>,
@@ -261,7 +262,7 @@ fn pages(
     Ok(())
 }
 
-/// Returns the value of one attribute; `None`: it is not defined.
+/// Returns the value of one attribute; `None` if the attribute is not defined.
 pub(crate) fn value_of(
     transaction: &mut Transaction<'_>,
     context: &AttributeContext<'_>,
@@ -352,7 +353,8 @@ fn root_information(
         0xc0 => long(row.members.count),
         0x100 => Some(Bytes::copy_from_slice(&context.now.to_bytes())),
         0x110 => Some(Bytes::from_static(&[5])),
-        // Each command is atomic as a whole: its data up to the bytes of one command, and all its attributes.
+        // Each command takes effect as a whole: the limits of atomic changes are those of the data and the attributes
+        // of a command.
         0x120 => long(context.limits.command_bytes),
         0x121 => long(1),
         0x122 => long(context.limits.attribute_bytes),
@@ -370,7 +372,7 @@ fn padded(text: &str, length: usize) -> Bytes {
     bytes.freeze()
 }
 
-/// Returns an attribute of the page about the current command.
+/// Returns an attribute of the current command page; an empty value for an unknown number.
 pub(crate) fn of_current_command(current: &CurrentCommand, number: u32) -> Bytes {
     match number {
         2 => current.object_type.map_or(Bytes::new(), |kind| Bytes::copy_from_slice(&[kind as u8])),
@@ -389,10 +391,10 @@ pub(crate) fn fill_current_command(found: &mut [Attribute], current: &CurrentCom
     }
 }
 
-/// Returns the root's row, for commands about the drive.
+/// Returns the row of the root object, for commands about the drive.
 pub(crate) fn root(transaction: &mut Transaction<'_>) -> Step<ObjectRow> {
     find(transaction, ObjectAddress::ROOT)
 }
 
-/// The last attribute of the collections page that can name a collection.
+/// The highest attribute number of the collections page that can name a collection.
 const LAST_MEMBERSHIP: u32 = 0xffff_ff00;

@@ -1,4 +1,4 @@
-//! Waits for a future on a thread that is not one of an async runtime.
+//! Waits for a future on a thread that may block.
 
 use std::{
     future::Future,
@@ -16,7 +16,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Polls `future` to its end. The caller must be a thread that may block.
+/// Polls `future` until it ends. Do not call this on a thread of an async runtime: it would block other tasks.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);

@@ -1,22 +1,22 @@
-//! A chunk row: where the blocks of 1 MiB of a user object are, with their checksums.
+//! A chunk row: the numbers and checksums of the blocks that hold 1 MiB of a user object.
 //!
 //! An entry has twelve bytes: the number of the block plus one (8, little-endian; zero is a hole), and the CRC32C
 //! of its 4096 bytes (4). Holes at the end of the row are left out.
 
 use bytes::{Bytes, BytesMut};
 
-/// Blocks in a chunk.
+/// Number of blocks in a chunk, which is 1 MiB of a user object.
 pub(crate) const CHUNK_BLOCKS: u64 = 256;
 pub(crate) const ENTRY: usize = 12;
 
-/// The place and checksum of one block; `None` in place of an entry is a hole.
+/// The number of a block on the drive, and the CRC32C of its content. A hole has no such entry.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct BlockEntry {
     pub(crate) block: u64,
     pub(crate) crc: u32,
 }
 
-/// Returns the entry of block `index` of a chunk.
+/// Returns the entry of block `index` of a chunk; `None` if the block is a hole.
 pub(crate) fn entry(row: Option<&Bytes>, index: u64) -> Option<BlockEntry> {
     let at = index as usize * ENTRY;
     let bytes = row?.get(at..at + ENTRY)?;
@@ -25,7 +25,7 @@ pub(crate) fn entry(row: Option<&Bytes>, index: u64) -> Option<BlockEntry> {
     Some(BlockEntry { block: block.checked_sub(1)?, crc })
 }
 
-/// A chunk row that is changed.
+/// A copy of a chunk row that is being changed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChunkRow(BytesMut);
 
@@ -36,7 +36,7 @@ impl ChunkRow {
         Self(row.map(|row| BytesMut::from(&row[..whole(row)])).unwrap_or_default())
     }
 
-    /// Replaces an entry.
+    /// Replaces the entry of block `index`; `None` makes it a hole.
     pub(crate) fn set(&mut self, index: u64, entry: Option<BlockEntry>) {
         let at = index as usize * ENTRY;
         if self.0.len() < at + ENTRY {
@@ -50,7 +50,7 @@ impl ChunkRow {
         self.0[at + 8..at + ENTRY].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Returns the row; `None` if all entries are holes.
+    /// Returns the changed row; `None` if all entries are holes, so that the row must be removed.
     pub(crate) fn finish(mut self) -> Option<Bytes> {
         while self.0.len() >= ENTRY && self.0[self.0.len() - ENTRY..].iter().all(|byte| *byte == 0)
         {
@@ -60,7 +60,7 @@ impl ChunkRow {
     }
 }
 
-/// Returns all entries of a row that are not holes, with their indexes.
+/// Returns the entries of a chunk row that are not holes, with their indexes in the chunk.
 pub(crate) fn entries(row: &Bytes) -> impl Iterator<Item = (u64, BlockEntry)> {
     (0..entries_in(row))
         .filter_map(move |index| entry(Some(row), index).map(|found| (index, found)))

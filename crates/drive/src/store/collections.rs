@@ -257,7 +257,7 @@ impl DriveCore {
     }
 }
 
-/// Removes the attribute with which a user object is a member of a collection that is removed.
+/// Removes the attribute that makes a user object a member of a collection, since the collection is being removed.
 fn end_membership(
     transaction: &mut Transaction<'_>,
     collection: ObjectAddress,

@@ -1,4 +1,4 @@
-//! Performs commands.
+//! Performs the commands of an object store on the tables and blocks of a drive.
 
 use bytes::Bytes;
 use object::{
@@ -118,7 +118,7 @@ impl DriveCore {
             Command::Remove { object } => self.remove(request, object).await,
             Command::GetAttributes { object } => self.get_attributes(request, object).await,
             Command::SetAttributes { object } => self.set_attributes(request, object).await,
-            // The unit has set the key. The command also has lists, and a request tag.
+            // The unit has set the key before. The store sets the attributes in the lists, and keeps the request tag.
             Command::SetKey(_) => self.set_attributes(request, request.command.object()).await,
             Command::Flush { .. }
             | Command::FlushCollection { .. }
@@ -198,7 +198,7 @@ impl DriveCore {
         self.admit_change().await?;
         let now = self.now();
         let count = u64::from(count.max(1));
-        // The result under the request tag is about the first object.
+        // Only the first object's attributes carry the request tag: the result of the command names that object.
         let further = (count > 1).then(|| untagged(request));
         self.run(|transaction| {
             let row = ObjectRow::new(ObjectType::UserObject, now);
@@ -269,7 +269,8 @@ impl DriveCore {
                 if is_empty {
                     remove_partition(transaction, partition)?;
                 } else {
-                    // Nothing is created in the partition any more; a start after a crash goes on with the removal.
+                    // Freeze the partition: clients must not create objects in it while it is emptied. The row in the
+                    // trash makes a start after a crash go on with the removal.
                     row.flags |= FROZEN;
                     store(transaction, address, &row)?;
                     transaction.put(key::trash(partition), Some(Bytes::new()))?;
@@ -331,7 +332,7 @@ impl DriveCore {
             .run(|transaction| {
                 let mut row = find(transaction, object)?;
                 let conclusion = Conclusion::new(self, &own, object, now);
-                // The values before the command are returned.
+                // GET ATTRIBUTES returns the values as they were before the command sets any.
                 let reply = answer(transaction, &conclusion, &row)?;
                 if !own.set.is_empty() {
                     let silent = ObjectRequest { get: Vec::new(), ..own.clone() };
@@ -345,7 +346,8 @@ impl DriveCore {
         Ok(reply)
     }
 
-    /// Fills in the result of the command whose tag is in the set list, the horizon, and the boot epoch.
+    /// Fills in the attributes of the request tag page: the result of the command whose tag the request sets, the
+    /// largest forgotten tag (the horizon), and the boot epoch.
     async fn answer_tags(
         &self,
         request: &ObjectRequest,
@@ -355,7 +357,7 @@ impl DriveCore {
             return Ok(());
         }
         let tag = tag_of(request).unwrap_or_default();
-        // In one transaction: a result that is not there must be compared with the horizon of the same moment.
+        // Read both in one transaction: a missing result has a meaning only with the horizon of the same moment.
         let (result, horizon) = self
             .run(|transaction| {
                 let result = transaction.get(&key::tag(&tag))?;
@@ -411,7 +413,8 @@ impl DriveCore {
         Ok(reply)
     }
 
-    /// Performs FORMAT OSD: one commit removes every row except the named records.
+    /// Performs FORMAT OSD: one commit removes every row of the tables except the named records, such as keys and
+    /// clock.
     async fn format(&self, request: &ObjectRequest) -> ObjectResult {
         let now = self.now();
         let gone = || ObjectError::Storage("the object drive is closed".into());
@@ -456,7 +459,7 @@ impl Drop for FormatEnd<'_> {
     }
 }
 
-/// Returns true if the effect of the command is stable whenever it is answered.
+/// Returns true if the effect of a command must be stable before it is answered, even without FUA.
 fn is_always_stable(request: &ObjectRequest) -> bool {
     matches!(request.command, Command::FormatOsd { .. } | Command::RemovePartition { .. })
         || request.set.iter().any(is_policy_tag)
@@ -471,9 +474,9 @@ fn end_of(start: u64, length: u64) -> Result<u64, ObjectError> {
     start.checked_add(length).ok_or(ObjectError::InvalidField { field: RefusedField::Length })
 }
 
-/// Page and number of the logical length of a user object.
+/// Page and number of the attribute "user object logical length".
 const LOGICAL_LENGTH: (u32, u32) = (1, 0x82);
-/// Objects that one step of the removal of a partition removes.
+/// Number of objects that one step of REMOVE PARTITION removes.
 const REMOVAL_STEP: usize = 256;
 /// Blocks after which a step of the removal of a partition ends, so that its memory is bounded.
 const REMOVAL_BLOCKS: u64 = 4096;

@@ -27,9 +27,9 @@ use super::{
 
 /// A job of the committer.
 pub(crate) enum CommitJob {
-    /// Make all changes stable; with `force` also if there are none.
+    /// Makes all changes stable. With `force`, commits even if no row has changed.
     Commit { force: bool },
-    /// Poll a future to its end: a write whose command was aborted.
+    /// Polls a future until it ends: the writes of an aborted command.
     Finish(Pin<Box<dyn Future<Output = ()> + Send>>),
     /// Remove every object. No command is at work. `tag` is the request tag of the command, or zeros.
     Format { now: Timestamp, tag: [u8; TAG_BYTES], reply: oneshot::Sender<Result<(), String>> },
@@ -251,7 +251,7 @@ fn freeze(tables: &Tables, log: &ChangeLog, demand: Demand) -> Option<Frozen> {
     })
 }
 
-/// Makes blocks usable that were freed by changes which are stable now, after discarding long runs of them.
+/// Makes blocks usable again that were freed by changes which are stable now. Discards long runs of them first.
 fn settle(tables: &Tables) {
     let runs = {
         let mut state = tables.state.lock();
@@ -261,7 +261,7 @@ fn settle(tables: &Tables) {
     if tables.disk.volume().geometry().thin {
         for run in joined(&runs) {
             if run.count * BLOCK >= LEAST_DISCARD {
-                // A discard that fails only leaves space allocated below.
+                // Ignore a failed discard: it only leaves space of a thin volume allocated.
                 let _ = block_on(tables.disk.discard(tables.offset(run.start), run.count * BLOCK));
             }
         }
@@ -332,7 +332,7 @@ fn remove_everything(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> R
     // The drive may have grown since it was opened.
     let (start, blocks) = (tables.layout.data_start, tables.state.lock().groups.blocks());
     if tables.disk.volume().geometry().thin {
-        // A discard that fails only leaves space allocated below.
+        // Ignore a failed discard: it only leaves space of a thin volume allocated.
         let _ = block_on(tables.disk.discard(start, blocks * BLOCK));
     }
     let mut state = tables.state.lock();

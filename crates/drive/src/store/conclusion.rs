@@ -1,4 +1,4 @@
-//! The end of a command: it sets and returns attributes, and keeps the result under the request tag.
+//! The last step of each command: it sets and returns attributes, and keeps the result under the request tag.
 
 use bytes::{Bytes, BytesMut};
 use object::{
@@ -46,7 +46,7 @@ impl<'a> Conclusion<'a> {
     }
 }
 
-/// Sets the attributes of the request, stores the row if `is_changed` or if attributes were set, and returns the
+/// Sets the attributes that the request names, stores `row` if `is_changed` or if attributes were set, and returns the
 /// selected attributes.
 pub(crate) fn conclude(
     transaction: &mut Transaction<'_>,
@@ -64,7 +64,7 @@ pub(crate) fn conclude(
     answer(transaction, conclusion, row)
 }
 
-/// Returns the selected attributes, and keeps the result under the request tag.
+/// Returns the selected attributes of the command's object, and keeps the command's result under its request tag.
 pub(crate) fn answer(
     transaction: &mut Transaction<'_>,
     conclusion: &Conclusion<'_>,
@@ -106,7 +106,7 @@ fn fill_current(
     }
 }
 
-/// Returns the request tag of a command.
+/// Returns the request tag of a command, if the command has one.
 pub(crate) fn tag_of(request: &ObjectRequest) -> Option<[u8; TAG_BYTES]> {
     let tag = request.set.iter().find(|set| set.id.page == TAG_PAGE && set.id.number == 1)?;
     tag.value.as_ref().try_into().ok()
@@ -118,8 +118,8 @@ pub(crate) fn untagged(request: &ObjectRequest) -> ObjectRequest {
     ObjectRequest { set, ..request.clone() }
 }
 
-/// Fails if the result of a tag that has none now may have been forgotten: the command with this tag may have been
-/// performed.
+/// Fails if the drive may have forgotten the result of the command with this tag. Then the command may have been
+/// performed, and must not be performed again.
 pub(crate) fn check_tag(transaction: &Transaction<'_>, tag: &[u8; TAG_BYTES]) -> Step<()> {
     match *tag <= transaction.counters.tag_horizon {
         true => Err(refused_tag()),
@@ -152,7 +152,7 @@ pub(super) fn encode_result(sequence: u64, current: &CurrentCommand) -> Bytes {
     bytes.freeze()
 }
 
-/// Returns the sequence number of the result of a tagged command.
+/// Returns the sequence number in the encoded result of a tagged command.
 pub(crate) fn result_sequence(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().copied().map(u64::from_be_bytes)
 }
@@ -177,11 +177,11 @@ fn keep_tag(
     if !conclusion.request.command.is_unrepeatable() {
         return Ok(());
     }
-    // The same command may have been performed since this one began.
+    // A second transmission of the same command may have been performed since this one began.
     if transaction.get(&key::tag(&tag))?.is_some() {
         return Err(refused_tag());
     }
-    // FORMAT OSD has performed its work, and may itself have moved the horizon beyond its tag.
+    // FORMAT OSD has taken effect already, and may itself have raised the horizon above its own tag.
     if !matches!(conclusion.request.command, Command::FormatOsd { .. }) {
         check_tag(transaction, &tag)?;
     }

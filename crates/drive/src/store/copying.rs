@@ -20,7 +20,7 @@ use super::{
     transaction::{Step, Stop, Transaction},
 };
 
-/// The kind of copy of a partition, as in its row.
+/// Whether a partition is a snapshot or a clone of another one, as its row says.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum PartitionCopy {
@@ -132,7 +132,7 @@ impl DriveCore {
         }
     }
 
-    /// Performs DETACH CLONE.
+    /// Performs DETACH CLONE: the partition no longer counts as a clone.
     pub(crate) async fn detach_clone(
         &self,
         request: &ObjectRequest,
@@ -154,13 +154,13 @@ impl DriveCore {
     }
 }
 
-/// Returns the numbers of the chunks that are looked up one by one.
+/// Returns the numbers of an object's chunks if each of them is looked up on its own; an empty range for a long object.
 fn chunk_numbers(row: &ObjectRow) -> std::ops::Range<u64> {
     let chunks = row.length.div_ceil(chunk::CHUNK_BLOCKS * 4096);
     0..if chunks > FEW_CHUNKS { 0 } else { chunks }
 }
 
-/// Lets `new` refer to all blocks of `old`, and marks both as sharing.
+/// Makes `new` refer to all blocks of `old`, and notes in both rows that blocks may be shared.
 fn copy_content(
     transaction: &mut Transaction<'_>,
     old_address: ObjectAddress,
@@ -202,8 +202,8 @@ fn copy_content(
     Ok(())
 }
 
-/// Copies all attributes that are in rows. Memberships are copied only if both objects are in different partitions,
-/// because the copy has the same collections there.
+/// Copies all attributes that have rows of their own. Memberships of a user object are left out: the copy is in no
+/// collection.
 fn copy_attributes(
     transaction: &mut Transaction<'_>,
     from: ObjectAddress,
@@ -264,7 +264,8 @@ fn copy_objects(
     })
 }
 
-/// Chunks of an object that are looked up one by one; those of a longer object are read as a range.
+/// Number of chunks (of 1 MiB) up to which an object's chunk rows are looked up one by one. The rows of a longer object
+/// are read as a range.
 const FEW_CHUNKS: u64 = 64;
 /// Most objects of a partition that is copied: the copy is one transaction, which other commands wait for.
 const MOST_COPIED: u64 = 16_384;

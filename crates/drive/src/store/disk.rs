@@ -1,11 +1,11 @@
-//! The volume of a drive, addressed in bytes.
+//! The volume below an object drive, addressed in bytes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 use volume::{Data, Durability, Error, Extent, Io, Lba, Stack};
 
-/// Bytes of a block of data: the unit of checksums and of allocation.
+/// Length in bytes of a block of data, which is the unit of checksums and of allocation.
 pub(crate) const BLOCK: u64 = 4096;
 
 /// The volume below the drive. All offsets and lengths are whole blocks of [`BLOCK`] bytes.
@@ -21,7 +21,7 @@ impl DriveDisk {
         Self { volume, block_size, is_abandoned: AtomicBool::new(false) }
     }
 
-    /// Refuses every later change: the drive was dropped, and the volume may be opened again.
+    /// Refuses every later change of the volume: the drive was dropped, and the volume may be opened again.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
     }
@@ -64,7 +64,7 @@ impl DriveDisk {
         self.volume.flush()
     }
 
-    /// Makes the bytes read as zeros, in calls of bounded length.
+    /// Discards a range, which then reads as zeros, in calls of bounded length.
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), Error> {
         let (mut at, end) = (offset, offset + length);
         while at < end {
@@ -82,7 +82,7 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Returns the CRC32C of all pieces of `data`.
+/// Returns the CRC32C of `data`, whose parts count as one string of bytes.
 pub(crate) fn crc32c_of(data: &Data) -> u32 {
     if let [part] = data.parts() {
         return crc32c(part);
@@ -92,5 +92,5 @@ pub(crate) fn crc32c_of(data: &Data) -> u32 {
     digest.finalize() as u32
 }
 
-/// Most bytes of one discard.
+/// Maximum number of bytes of one discard call.
 const DISCARD: u64 = 1 << 30;

@@ -1,4 +1,4 @@
-//! Runs transactions, loads rows for them, and waits for commits.
+//! Runs transactions of commands, loads the rows that they need, and waits for commits.
 
 use std::{
     sync::{Arc, mpsc},
@@ -27,7 +27,7 @@ use super::{
 pub(crate) struct DriveCore {
     pub(crate) tables: Arc<Tables>,
     pub(crate) options: DriveOptions,
-    /// The boot epoch of this start.
+    /// The boot epoch: the number of this start of the drive.
     pub(crate) boot_epoch: u16,
     /// Boot epochs were given twice.
     pub(crate) has_wrapped: bool,
@@ -37,7 +37,7 @@ pub(crate) struct DriveCore {
     /// Wakes the worker; `None`: the drive is closed.
     pub(crate) worker: Mutex<Option<mpsc::SyncSender<()>>>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Locks of APPEND: two appends to one object would repeat each other's work.
+    /// Locks for APPEND, selected by the object: two APPENDs to one object at once would each have to begin again.
     pub(crate) appends: Box<[tokio::sync::Mutex<()>]>,
     pub(crate) repaired: std::sync::atomic::AtomicU64,
     pub(crate) damaged: std::sync::atomic::AtomicU64,
@@ -164,7 +164,8 @@ impl DriveCore {
         Ok(())
     }
 
-    /// Waits until there is room for changes that are not stable yet. Commands that change something call it first.
+    /// Waits until memory has room for changes that are not stable yet. Each command that changes something calls this
+    /// first.
     pub(crate) async fn admit_change(&self) -> Result<(), ObjectError> {
         let (bytes, freed) = {
             let state = self.tables.state.lock();
@@ -174,14 +175,14 @@ impl DriveCore {
         if bytes > most {
             self.commit(false).await?;
         } else if bytes > most / 2 || freed > MOST_FREED {
-            // The commit begins in the background. A closed committer is noticed by the next commit.
+            // Begin a commit in the background. Ignore a closed committer: the next commit reports it.
             let _ = self.committer.send(CommitJob::Commit { force: false });
         }
         Ok(())
     }
 
-    /// Makes all changes stable that have been applied, and all data written for them; with `force` commits even if
-    /// nothing has changed.
+    /// Makes all changes stable that were applied before the call, with their data. With `force`, commits even if no
+    /// row has changed.
     pub(crate) async fn commit(&self, force: bool) -> Result<(), ObjectError> {
         let version = self.tables.state.lock().version;
         let mut progress = self.tables.progress.subscribe();
@@ -208,12 +209,12 @@ impl DriveCore {
         }
     }
 
-    /// Takes over blocks that a transaction has reserved, so that they are given back if the command ends early.
+    /// Wraps blocks that a transaction has reserved, so that they are freed if the command ends early.
     pub(crate) fn take_over(&self, runs: BlockRuns) -> Reservation {
         Reservation::new(&self.tables, runs)
     }
 
-    /// Writes `data` to the blocks of a reservation.
+    /// Begins to write `data` to the blocks of a reservation.
     pub(crate) fn write_blocks(
         &self,
         reservation: Reservation,
@@ -222,9 +223,9 @@ impl DriveCore {
         BlockWrites::begin(reservation, data, &self.committer)
     }
 
-    /// Ends the threads, and closes the tables in order if `is_clean`.
+    /// Tells committer and loader to end. With a `reply`, the committer first commits all changes.
     pub(crate) fn stop(&self, reply: Option<oneshot::Sender<()>>) {
-        // A thread that has ended already takes no job.
+        // Ignore an error: the thread has ended already.
         let _ = self.committer.send(CommitJob::Stop(reply));
         let _ = self.loader.send(None);
     }
@@ -253,7 +254,8 @@ impl DriveCore {
 
 /// Longest wait for the end of the threads.
 const MOST_JOIN: Duration = Duration::from_secs(1);
-/// Commits for which a command waits before the drive counts as full: readers may keep freed blocks for a moment.
+/// Number of commits that a command waits for free blocks before the drive counts as full: readers may keep freed
+/// blocks for a moment.
 const MOST_WAITS: u32 = 4;
-/// Freed blocks (64 MiB) above which a commit begins, so that they can be used again.
+/// Number of freed blocks (64 MiB) above which a commit begins, since freed blocks can be used only after it.
 const MOST_FREED: u64 = 16 << 10;

@@ -1,4 +1,4 @@
-//! The drive: opening and closing it, and its facts for the check of capabilities.
+//! Opens and closes an object drive, and gives the check of capabilities the facts about its objects.
 
 use std::sync::{Arc, mpsc};
 
@@ -23,7 +23,7 @@ use super::{
     worker,
 };
 
-/// An object store on a volume.
+/// An object store that keeps objects on a volume.
 pub struct DriveStore {
     core: Arc<DriveCore>,
 }
@@ -32,7 +32,7 @@ impl DriveStore {
     /// Opens the drive on `volume`. A volume of zeros is formatted.
     ///
     /// # Errors
-    /// The volume has other content, is too small, was cut short, or cannot be read.
+    /// The volume has other content than a drive, is too small, has lost its end, or cannot be read.
     pub async fn open(volume: Stack, options: DriveOptions) -> Result<Self, OpenError> {
         Self::open_with(volume, options, DriveMutation::default()).await
     }
@@ -74,7 +74,7 @@ impl DriveStore {
         std::thread::spawn(move || {
             let _guard = its_runtime.as_ref().map(Handle::enter);
             let tables = open_tables(its_disk, its_layout, its_mutation, is_new, now);
-            // The caller may have gone.
+            // Ignore an error: the task that opens the drive may have been dropped.
             let _ = opened.send(tables);
         });
         let ended = || OpenError::Tables("the thread that opened them ended".into());
@@ -89,7 +89,7 @@ impl DriveStore {
         Ok(store)
     }
 
-    /// Goes on with removals of partitions that a crash has interrupted.
+    /// Finishes the removals of partitions that a crash has interrupted.
     async fn finish_removals(&self) -> Result<(), ObjectError> {
         let (start, end) = (key::trash(0), key::trash_end());
         let page = self.core.run(|transaction| transaction.page(&start, &end, 1024)).await?;
@@ -99,10 +99,10 @@ impl DriveStore {
         Ok(())
     }
 
-    /// Makes everything stable and closes the tables. Later commands fail.
+    /// Makes all changes stable and closes the tables. Later commands fail.
     ///
     /// # Errors
-    /// The storage failed.
+    /// The volume failed.
     pub async fn close(&self) -> Result<(), ObjectError> {
         self.core.commit(false).await?;
         let (reply, done) = oneshot::channel();
@@ -118,8 +118,8 @@ impl DriveStore {
             .map_err(|error| ObjectError::Storage(error.to_string()))
     }
 
-    /// Frees the blocks that removed, cleared and shortened objects have left over. The drive also frees them in the
-    /// background.
+    /// Frees all blocks that removed, cleared and shortened objects have left. Without this call, a background thread
+    /// frees them.
     pub fn finish_freeing(&self) -> Reply<'_, Result<(), ObjectError>> {
         Reply::new(async move {
             loop {
@@ -154,14 +154,14 @@ impl DriveStore {
         Reply::new(self.core.scrub(ObjectAddress::ROOT))
     }
 
-    /// Fails if `command` would fail for lack of space, before its data is there.
+    /// Fails if `command` would fail for lack of space. Call this before its data is requested.
     pub fn admit(&self, command: object::Command) -> Reply<'_, Result<(), ObjectError>> {
         Reply::new(
             async move { self.core.run(|transaction| check_space(transaction, &command)).await },
         )
     }
 
-    /// Returns the facts about an object with which a capability is compared.
+    /// Returns the type, the creation time and the policy access tag of an object, with which a capability is compared.
     pub fn guard_facts(&self, object: ObjectAddress) -> Reply<'_, Result<GuardFacts, ObjectError>> {
         Reply::new(async move {
             let row = self.core.run(|transaction| find(transaction, object)).await?;
@@ -173,13 +173,14 @@ impl DriveStore {
         })
     }
 
-    /// Returns a named record.
+    /// Returns the value of a named record, such as the clock's mark; `None` if it was never written.
     pub fn record(&self, name: &str) -> Reply<'_, Result<Option<Bytes>, ObjectError>> {
         let key = key::record(name);
         Reply::new(async move { self.core.run(|transaction| transaction.get(&key)).await })
     }
 
-    /// Replaces a named record. It is stable when the reply is ready. FORMAT OSD keeps it.
+    /// Replaces the value of a named record. The value is stable when the reply is ready. FORMAT OSD keeps named
+    /// records.
     pub fn put_record(&self, name: &str, value: Bytes) -> Reply<'_, Result<(), ObjectError>> {
         let key = key::record(name);
         Reply::new(async move {
@@ -229,7 +230,7 @@ impl ObjectStore for DriveStore {
     }
 }
 
-/// Opens the tables, and makes them if the drive is new. Blocks.
+/// Opens the tables of the drive, and creates them if the drive is new. Blocks the thread.
 fn open_tables(
     disk: Arc<DriveDisk>,
     layout: Superblock,
@@ -291,7 +292,8 @@ fn start(
     Ok(core)
 }
 
-/// Many more than commands at work at once, so that appends to different objects seldom share a lock.
+/// Number of locks for APPEND: many more than the commands at work at once, so that appends to different objects seldom
+/// share a lock.
 const APPEND_LOCKS: usize = 256;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The map of a user object: looking up the blocks of a range, and replacing them.
+//! The map from the blocks of a user object to blocks of the drive: looks up a range, and replaces entries.
 
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use super::{
     work_row::{is_left_over, leave_chunks, take_chunk},
 };
 
-/// Returns the row of a chunk. A chunk behind the end of the object has none.
+/// Returns the chunk row number `number` of an object; `None` if all its blocks are holes, or are still to be freed.
 fn chunk_row(
     transaction: &mut Transaction<'_>,
     row: &ObjectRow,
@@ -32,7 +32,7 @@ fn chunk_row(
     transaction.get(&key::chunk(row.content, number))
 }
 
-/// Calls `each` for every block of `blocks`, in order, with its entry.
+/// Calls `each` for every block number of `blocks`, ascending, with the entry of the block.
 pub(crate) fn look_up(
     transaction: &mut Transaction<'_>,
     row: &ObjectRow,
@@ -61,7 +61,7 @@ pub(crate) fn entry(
     Ok(chunk::entry(chunk.as_ref(), block % CHUNK_BLOCKS))
 }
 
-/// Replaces the entries of blocks, which come in ascending order, and frees the blocks that they had.
+/// Replaces the entries of these blocks, which must be in ascending order, and frees the blocks that they had before.
 pub(crate) fn replace(
     transaction: &mut Transaction<'_>,
     row: &mut ObjectRow,
@@ -93,7 +93,7 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// Frees a chunk that was left to the worker, so that it can get new content.
+/// Frees the blocks of a chunk that was left to the background thread, because the chunk gets new content now.
 fn free_left_over(transaction: &mut Transaction<'_>, row: &mut ObjectRow, number: u64) -> Step<()> {
     let key = key::chunk(row.content, number);
     if let Some(old) = transaction.get(&key)? {
@@ -103,7 +103,7 @@ fn free_left_over(transaction: &mut Transaction<'_>, row: &mut ObjectRow, number
     take_chunk(transaction, row, number)
 }
 
-/// Makes holes of blocks. Frees them, or leaves whole chunks to the worker if there are more than `limit`.
+/// Makes holes of `blocks`. If more than `limit` chunks are affected, the background thread frees the whole chunks.
 pub(crate) fn make_holes(
     transaction: &mut Transaction<'_>,
     address: ObjectAddress,
@@ -172,7 +172,7 @@ fn clear_chunk(
     transaction.put(key::chunk(row.content, number), chunk.finish())
 }
 
-/// Moves the blocks from `from` on down to `to`, after the blocks between were made holes.
+/// Moves the entries of all blocks from `from` on down to `to`. The blocks between the two must be holes.
 pub(crate) fn shift_down(
     transaction: &mut Transaction<'_>,
     row: &ObjectRow,
@@ -180,7 +180,7 @@ pub(crate) fn shift_down(
     to: u64,
 ) -> Step<()> {
     if row.has(HAS_WORK) {
-        // Chunks that are still to be freed must not be moved.
+        // Free the blocks that are left to the background thread first: their old entries must not be moved.
         return Err(Stop::Work(row.content));
     }
     let mut entries = Vec::new();
@@ -211,7 +211,7 @@ pub(crate) fn shift_down(
     Ok(())
 }
 
-/// Counts a change of the blocks of an object for its partition, and checks the partition's quota.
+/// Adds the change of an object's used blocks to its partition, and checks the partition's quota.
 pub(crate) fn count_used(
     transaction: &mut Transaction<'_>,
     address: ObjectAddress,
@@ -231,5 +231,5 @@ pub(crate) fn count_used(
     store(transaction, ObjectAddress::partition(address.partition), &parent)
 }
 
-/// Chunks that are looked up one by one. More are read as a range, which goes through the loader.
+/// Number of chunks up to which chunk rows are looked up one by one. More are read as a range of rows.
 const FEW_CHUNKS: u64 = 8;

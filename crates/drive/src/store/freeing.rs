@@ -1,4 +1,5 @@
-//! Frees the chunks that work rows name, a bounded number in each transaction.
+//! Frees the chunks that work rows name (those of removed, cleared and shortened objects), a bounded number in each
+//! transaction.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use super::{
     work_row::{self, WorkRow, find_work, store_work},
 };
 
-/// Frees the blocks of a chunk, and removes its row. Returns the number of its blocks.
+/// Frees the blocks of a chunk, and removes the chunk row. Returns the number of blocks.
 pub(crate) fn free_chunk(
     transaction: &mut Transaction<'_>,
     may_share: bool,
@@ -30,7 +31,8 @@ pub(crate) fn free_chunk(
     Ok(count)
 }
 
-/// Frees some chunks of a content, or of the first one that has work. Returns false if there is no such work.
+/// Frees some of the chunks that the work row of `content` names; without `content`, those of the first work row.
+/// Returns false if there is no work row.
 pub(crate) fn free_some(transaction: &mut Transaction<'_>, content: Option<u64>) -> Step<bool> {
     let found = match content {
         Some(content) => find_work(transaction, content)?.map(|work| (content, work)),
@@ -63,7 +65,7 @@ fn first_work(transaction: &mut Transaction<'_>) -> Step<Option<(u64, WorkRow)>>
     }
 }
 
-/// Frees chunks of the first range, and takes them out of it. Returns the number of blocks.
+/// Frees chunks of the first range of `work`, and takes them out of the range. Returns the number of freed blocks.
 fn free_part(transaction: &mut Transaction<'_>, content: u64, work: &mut WorkRow) -> Step<u64> {
     let range = work.chunks[0].clone();
     let limit = transaction.step_chunks();
@@ -87,7 +89,7 @@ fn free_part(transaction: &mut Transaction<'_>, content: u64, work: &mut WorkRow
     let start = match (done, page.next) {
         _ if is_last => range.end,
         (Some(number), _) => number + 1,
-        // All rows of this page were removed since the last commit.
+        // All rows of this page were removed since the last commit, so the range continues with the next page.
         (None, next) => next.map_or(range.end, |next| next_chunk(&next)),
     };
     match start < range.end {
@@ -97,12 +99,12 @@ fn free_part(transaction: &mut Transaction<'_>, content: u64, work: &mut WorkRow
     Ok(freed)
 }
 
-/// Returns the first chunk from a key on with which a page begins: the key of a chunk with a further byte.
+/// Returns the number of the first chunk of a page. `key` is the key of the chunk before, with a further byte.
 fn next_chunk(key: &[u8]) -> u64 {
     key::last_number(&key[..key.len() - 1]) + 1
 }
 
-/// Counts freed blocks off an object that still has the content, and off its partition.
+/// Subtracts freed blocks from the used blocks of the object that still has `content`, and of its partition.
 fn note_freed(
     transaction: &mut Transaction<'_>,
     address: ObjectAddress,
@@ -127,7 +129,9 @@ fn note_freed(
     store(transaction, partition, &parent)
 }
 
-/// Work rows that are read at once: only the first one is used, the others may have been removed since the last commit.
+/// Number of work rows that are read at once. Only the first one is used; rows before it may have been removed since
+/// the last commit.
 const WORK_ROWS: usize = 64;
-/// Groups of blocks (16 KiB of memory each) that one transaction touches, if it frees more than one chunk.
+/// Maximum number of groups of blocks (16 KiB of memory each) that one transaction touches, if it frees more than one
+/// chunk.
 const STEP_GROUPS: usize = 64;

@@ -1,4 +1,4 @@
-//! Free space: a bitmap for each group of 32,768 blocks (128 MiB), loaded when it is needed.
+//! The free space of the drive: one bitmap for each group of 32,768 blocks (128 MiB), loaded when it is needed.
 //!
 //! A group in memory has two bitmaps. `stored` is the content of its row: blocks that rows of objects refer to.
 //! `busy` also has blocks that are reserved for data on its way, and freed blocks that may not be used again yet:
@@ -11,10 +11,11 @@ use smallvec::SmallVec;
 
 use super::key::{self, Key};
 
-/// Blocks in a group.
+/// Number of blocks in a group.
 pub(crate) const GROUP_BLOCKS: u64 = 32768;
 const WORDS: usize = (GROUP_BLOCKS / 64) as usize;
-/// A reservation of at least this many blocks looks for runs of this length first, so that streams stay fast.
+/// A reservation of at least this many blocks first looks for runs of this length, so that long reads and writes stay
+/// fast.
 const LONG_RUN: u64 = 32;
 
 /// Adjacent blocks of one group.
@@ -26,10 +27,10 @@ pub(crate) struct BlockRun {
 
 pub(crate) type BlockRuns = SmallVec<[BlockRun; 2]>;
 
-/// The reason why no blocks were reserved.
+/// The reason why blocks could not be reserved.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum NoBlocks {
-    /// The row of this group must be loaded first.
+    /// The bitmap of this group must be loaded first.
     Load(u64),
     Full,
 }
@@ -37,10 +38,10 @@ pub(crate) enum NoBlocks {
 pub(crate) struct Groups {
     blocks: u64,
     loaded: HashMap<u64, Group>,
-    /// Groups that had no free block when they were last looked at, and have had no block freed since.
+    /// True for a group that had no free block when it was last searched, and in which no block was freed since.
     full: Vec<bool>,
     cursor: u64,
-    /// Blocks that rows refer to.
+    /// Number of blocks to which rows of objects refer.
     pub(crate) used: u64,
     reserved: u64,
     freed: BlockRuns,
@@ -98,7 +99,7 @@ impl Groups {
         self.loaded.contains_key(&group)
     }
 
-    /// Takes the row of a group that is not loaded yet; `None`: no block of it is in use.
+    /// Takes over the row of a group that is not loaded yet. Without a row, no block of the group is in use.
     pub(crate) fn load(&mut self, group: u64, row: Option<&Bytes>) {
         if self.is_loaded(group) {
             return;
@@ -117,17 +118,17 @@ impl Groups {
         self.loaded.insert(group, Group { stored, busy, is_changed: false });
     }
 
-    /// Returns the number of reserved blocks.
+    /// Returns the number of blocks that are reserved for data on its way to the volume.
     pub(crate) fn reserved(&self) -> u64 {
         self.reserved
     }
 
-    /// Returns the number of blocks that a reservation can still get, at once or after a commit.
+    /// Returns the number of blocks that can be reserved now, or after the next commit.
     pub(crate) fn free(&self) -> u64 {
         self.blocks.saturating_sub(self.used + self.reserved)
     }
 
-    /// Reserves `count` blocks.
+    /// Reserves `count` blocks for data on its way to the volume, in one or several runs.
     pub(crate) fn reserve(&mut self, count: u64) -> Result<BlockRuns, NoBlocks> {
         if count > self.free().saturating_sub(self.pending_blocks) {
             return Err(NoBlocks::Full);
@@ -184,7 +185,7 @@ impl Groups {
         if *left == 0 { Ok(()) } else { Err(NoBlocks::Full) }
     }
 
-    /// Gives reserved blocks back.
+    /// Frees reserved blocks to which no row refers.
     pub(crate) fn unreserve(&mut self, runs: &[BlockRun]) {
         for run in runs {
             self.reserved -= run.count;
@@ -192,7 +193,7 @@ impl Groups {
         }
     }
 
-    /// Counts reserved blocks as used: rows refer to them now.
+    /// Counts reserved blocks as used, because rows of an object refer to them now.
     pub(crate) fn confirm(&mut self, runs: &[BlockRun]) {
         for run in runs {
             let (group, local) = split(*run);
@@ -204,7 +205,8 @@ impl Groups {
         }
     }
 
-    /// Frees blocks to which no row refers any more. Their groups are loaded.
+    /// Frees blocks to which no row refers any more. Their groups must be loaded. `at_once` lets them be used again
+    /// before a commit, which only a test may do.
     pub(crate) fn release(&mut self, runs: &[BlockRun], at_once: bool) {
         for run in runs {
             let (group, local) = split(*run);
@@ -221,8 +223,8 @@ impl Groups {
         }
     }
 
-    /// Returns the rows of all changed groups. Blocks that were freed since the last call can be used again when
-    /// [`Groups::settle`] is called for `epoch`.
+    /// Returns the rows of all groups that have changed since the last call. [`Groups::settle`] returns the blocks that
+    /// were freed since then when `epoch` is stable.
     pub(crate) fn freeze(&mut self, epoch: u64) -> Vec<(Key, Option<Bytes>)> {
         if !self.freed.is_empty() {
             let runs = std::mem::take(&mut self.freed);
@@ -237,7 +239,7 @@ impl Groups {
             .collect()
     }
 
-    /// Returns the blocks that were freed in an epoch up to `upto`. They stay busy until [`Groups::finish`] is called.
+    /// Returns the blocks that were freed up to epoch `upto`. They stay busy until [`Groups::finish`] is called.
     pub(crate) fn settle(&mut self, upto: u64) -> BlockRuns {
         let mut all = BlockRuns::new();
         for settled in self.pending.extract_if(.., |pending| pending.epoch <= upto) {
@@ -246,7 +248,7 @@ impl Groups {
         all
     }
 
-    /// Makes blocks usable again that [`Groups::settle`] returned.
+    /// Makes blocks that [`Groups::settle`] returned usable again.
     pub(crate) fn finish(&mut self, runs: &[BlockRun]) {
         for run in runs {
             self.pending_blocks -= run.count;
@@ -254,7 +256,7 @@ impl Groups {
         }
     }
 
-    /// Returns the number of freed blocks that cannot be used again yet.
+    /// Returns the number of freed blocks that must not be used again yet.
     pub(crate) fn pending(&self) -> u64 {
         self.pending_blocks
     }
@@ -269,7 +271,7 @@ impl Groups {
 }
 
 impl Group {
-    /// Returns the first run of free blocks from `at` on with `least` to `most` blocks.
+    /// Returns the first run of `least` to `most` free blocks from `at` on.
     fn find_free(&self, at: u64, least: u64, most: u64) -> Option<BlockRun> {
         let mut at = at;
         loop {
@@ -282,7 +284,7 @@ impl Group {
         }
     }
 
-    /// Returns the first block from `at` on that is busy or free.
+    /// Returns the first block from `at` on that is busy, or that is free if `busy` is false.
     fn next(&self, at: u64, busy: bool) -> Option<u64> {
         if at >= GROUP_BLOCKS {
             return None;
@@ -301,7 +303,7 @@ impl Group {
         }
     }
 
-    /// Returns the row, without zeros at its end.
+    /// Encodes the bitmap of stored blocks, without zeros at the end; `None` if no block is in use.
     fn row(&self) -> Option<Bytes> {
         let words = self.stored.iter().rposition(|word| *word != 0)? + 1;
         Some(self.stored[..words].iter().flat_map(|word| word.to_le_bytes()).collect())
@@ -334,7 +336,7 @@ fn clear(bits: &mut [u64; WORDS], run: BlockRun) {
     masks(run).for_each(|(word, mask)| bits[word] &= !mask);
 }
 
-/// Adds a block to the runs.
+/// Appends a block to a list of runs; joins it with the last run if it is adjacent.
 pub(crate) fn push_block(runs: &mut BlockRuns, block: u64) {
     match runs.last_mut() {
         Some(last) if last.start + last.count == block && !block.is_multiple_of(GROUP_BLOCKS) => {
@@ -344,7 +346,8 @@ pub(crate) fn push_block(runs: &mut BlockRuns, block: u64) {
     }
 }
 
-/// Tells which epochs have readers: each holds a clone of the token of the epoch in which it looked up its blocks.
+/// Knows which epochs have readers. A reader holds a clone of the token of the epoch in which it looked up its blocks,
+/// and these blocks must not be used again before it drops the token.
 pub(crate) struct ReaderEpochs {
     tokens: std::collections::VecDeque<(u64, Arc<()>)>,
 }
@@ -354,7 +357,7 @@ impl ReaderEpochs {
         Self { tokens: [(1, Arc::new(()))].into() }
     }
 
-    /// Returns the present epoch.
+    /// Returns the number of the present epoch. Each commit ends one.
     pub(crate) fn epoch(&self) -> u64 {
         self.tokens.back().expect("never empty").0
     }
@@ -363,13 +366,14 @@ impl ReaderEpochs {
         Arc::clone(&self.tokens.back().expect("never empty").1)
     }
 
-    /// Begins the next epoch.
+    /// Begins the next epoch. New readers belong to it.
     pub(crate) fn advance(&mut self) {
         let next = self.epoch() + 1;
         self.tokens.push_back((next, Arc::new(())));
     }
 
-    /// Returns the newest epoch that, like all before it, has no readers left and cannot get any.
+    /// Returns the newest epoch for which neither it nor an earlier one has readers. Such an epoch cannot get new
+    /// readers.
     pub(crate) fn quiet(&mut self) -> u64 {
         while self.tokens.len() > 1 && Arc::strong_count(&self.tokens[0].1) == 1 {
             self.tokens.pop_front();

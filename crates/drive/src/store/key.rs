@@ -22,7 +22,7 @@ const WORK: u8 = b'W';
 /// Named records have a table of their own, which FORMAT OSD leaves alone.
 const RECORD: u8 = b'r';
 
-/// The kinds of rows, without the named records.
+/// The kinds of rows in the tables, without the named records.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RowKind {
     Root,
@@ -42,7 +42,7 @@ pub(crate) enum RowKind {
 }
 
 impl RowKind {
-    /// Returns the kind of the row with this key; `None` if it is not known.
+    /// Returns the kind of the row that has this key; `None` if the kind is not known.
     pub(crate) fn of(key: &[u8]) -> Option<Self> {
         Some(match *key.first()? {
             ROOT => Self::Root,
@@ -63,7 +63,7 @@ impl RowKind {
         })
     }
 
-    /// Returns true if keys of this kind have `length` bytes.
+    /// Returns true if keys of this kind of row have `length` bytes.
     pub(crate) fn fits(self, length: usize) -> bool {
         let numbers = match self {
             Self::Root | Self::Counters => 0,
@@ -83,7 +83,7 @@ fn key(kind: u8, numbers: &[u64]) -> Key {
     key
 }
 
-/// The row of the root, of a partition, or of a user object or collection.
+/// Returns the key of the row of the root, of a partition, or of a user object or collection.
 pub(crate) fn object(address: ObjectAddress) -> Key {
     match (address.partition, address.object) {
         (0, 0) => key(ROOT, &[]),
@@ -104,22 +104,22 @@ pub(crate) fn number(key: &[u8], index: usize) -> u64 {
     key.get(at..at + 8).map_or(0, last_number)
 }
 
-/// The row after the last partition row.
+/// Returns a key behind all partitions.
 pub(crate) fn partitions_end() -> Key {
     key(PARTITION + 1, &[])
 }
 
-/// The row after the last object of a partition.
+/// Returns a key behind all objects of a partition.
 pub(crate) fn objects_end(partition: u64) -> Key {
     after(&key(OBJECT, &[partition]))
 }
 
-/// The row of the first object of the first partition, or the first row after it.
+/// Returns a key before all objects of all partitions.
 pub(crate) fn objects_start() -> Key {
     key(OBJECT, &[])
 }
 
-/// The row after the last object of the last partition.
+/// Returns a key behind all objects of all partitions.
 pub(crate) fn all_objects_end() -> Key {
     key(OBJECT + 1, &[])
 }
@@ -131,7 +131,7 @@ pub(crate) fn attribute(address: ObjectAddress, id: AttributeId) -> Key {
     key
 }
 
-/// The key after the last attribute of a page.
+/// Returns a key behind all attributes of a page.
 pub(crate) fn page_end(address: ObjectAddress, page: u32) -> Key {
     let mut key = key(ATTRIBUTE, &[address.partition, address.object]);
     key.extend_from_slice(&page.to_be_bytes());
@@ -191,7 +191,7 @@ pub(crate) fn members_end(collection: ObjectAddress) -> Key {
     after(&key(MEMBER, &[collection.partition, collection.object]))
 }
 
-/// The number of further references to a shared block.
+/// Returns the key of the reference count of a block, which is kept only for a shared block.
 pub(crate) fn shared(block: u64) -> Key {
     key(SHARED, &[block])
 }
@@ -218,7 +218,7 @@ pub(crate) fn trash_end() -> Key {
     key(TRASH + 1, &[])
 }
 
-/// The row about the chunks of a content that are still to be freed.
+/// Returns the key of the work row, which names the chunks of `content` that are still to be freed.
 pub(crate) fn work(content: u64) -> Key {
     key(WORK, &[content])
 }
@@ -233,7 +233,7 @@ pub(crate) fn record(name: &str) -> Key {
     key
 }
 
-/// Returns true if the row belongs into the table that FORMAT OSD leaves alone.
+/// Returns true if the row with this key is a named record, which has a table of its own.
 pub(crate) fn is_record(key: &[u8]) -> bool {
     key.first() == Some(&RECORD)
 }

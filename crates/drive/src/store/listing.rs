@@ -1,4 +1,4 @@
-//! LIST and LIST COLLECTION.
+//! Performs LIST and LIST COLLECTION.
 
 use object::{
     AttributeSelection, Command, ListRequest, ListedObject, ObjectAddress, ObjectError, ObjectList,
@@ -15,7 +15,7 @@ use super::{
     transaction::{Step, Transaction},
 };
 
-/// The rows that a list is made of.
+/// The objects that a list contains: partitions, or objects of one partition or collection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListSource {
     Partitions,
@@ -37,7 +37,7 @@ impl ListSource {
         })
     }
 
-    /// Returns the object that contains the listed ones.
+    /// Returns the root, partition or collection whose content is listed.
     fn parent(self) -> ObjectAddress {
         match self {
             Self::Partitions => ObjectAddress::ROOT,
@@ -60,7 +60,7 @@ impl ListSource {
         }
     }
 
-    /// Returns the key of the first row to list, and the key behind the last one.
+    /// Returns the key of the first row to read, for the identifier `first`, and the key behind the last row.
     fn range(self, first: u64) -> (Key, Key) {
         match self {
             Self::Partitions => {
@@ -105,7 +105,8 @@ impl ListSource {
     }
 }
 
-/// Identifiers from `first` on, at most `limit`, and the identifier with which the list continues (zero: complete).
+/// At most `limit` identifiers of a list, the identifier with which the list continues (zero if it is complete), and
+/// the row of the root, partition or collection that is listed.
 struct FoundIds {
     ids: Vec<u64>,
     continuation: u64,
@@ -145,7 +146,8 @@ fn find_ids(
 }
 
 impl DriveCore {
-    /// Returns the identifiers of the members of a list from `first` on, and the one with which the list continues.
+    /// Returns at most `limit` identifiers of a list from `first` on, and the identifier with which the list continues
+    /// (zero if it is complete).
     pub(crate) async fn ids(
         &self,
         source: ListSource,
@@ -173,7 +175,7 @@ impl DriveCore {
         let mut bytes = 0;
         for id in found.ids {
             let selections = if list.with_attributes { &request.get[..] } else { &[] };
-            // An object that was removed in the meantime need not be listed.
+            // Leave out an object that was removed since its identifier was found.
             let Some(object) =
                 self.listed(source.object_type(), source.address(id), id, selections, now).await?
             else {
@@ -235,7 +237,7 @@ impl DriveCore {
     }
 }
 
-/// Returns the bytes of an object with attributes in a list.
+/// Returns the length in bytes of an object's entry in a list with attributes.
 fn encoded_bytes(object: &ListedObject) -> u64 {
     let values = object
         .attributes
@@ -244,7 +246,7 @@ fn encoded_bytes(object: &ListedObject) -> u64 {
     ATTRIBUTED_ENTRY + values.sum::<u64>()
 }
 
-/// Bytes before the first object of a list.
+/// Length in bytes of a list before its first object.
 const LIST_HEADER: u64 = 24;
-/// Bytes of an object in a list with attributes, without the attributes.
+/// Length in bytes of an object's entry in a list with attributes, before the attributes.
 const ATTRIBUTED_ENTRY: u64 = 16;

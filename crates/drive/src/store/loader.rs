@@ -1,4 +1,4 @@
-//! The thread that reads rows which are not in memory.
+//! The thread that reads rows from the tables which are not in memory.
 
 use std::{
     sync::{Arc, mpsc},
@@ -15,7 +15,7 @@ use super::{
     tables::{Tables, get_row, get_rows, storage_error},
 };
 
-/// A request to read one need; `None` ends the thread.
+/// A request for rows, with a channel for them; `None` ends the thread.
 pub(crate) type LoadJob = Option<(Need, oneshot::Sender<Result<LoadedRows, ObjectError>>)>;
 
 pub(crate) fn start(
@@ -79,7 +79,7 @@ fn load(tables: &Tables, need: &Need) -> Result<LoadedRows, redb::Error> {
     Ok(loaded)
 }
 
-/// Puts the rows into the cache, unless a commit has happened since they were read.
+/// Puts rows that were read from the tables into the cache, unless the tables may have changed since then.
 fn remember(tables: &Tables, loaded: &LoadedRows) {
     let ranges = loaded.ranges.iter().flat_map(|range| &range.rows);
     let rows: Vec<(&Key, Option<&bytes::Bytes>)> = loaded

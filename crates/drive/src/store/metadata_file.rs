@@ -1,4 +1,4 @@
-//! The tables' part of the volume, as the file that redb works on.
+//! The part of the volume that holds the tables, as the file in which redb stores them.
 //!
 //! Every call blocks, so only the two threads of the tables use this file.
 
@@ -21,7 +21,7 @@ pub(crate) struct MetadataFile {
     region: Range<u64>,
     length: Mutex<FileLength>,
     mutation: Arc<DriveMutation>,
-    /// Syncs since the file was opened.
+    /// Number of syncs since the file was opened, by which mutants leave out every first or every second one.
     syncs: Mutex<u64>,
 }
 
@@ -63,7 +63,7 @@ impl MetadataFile {
         })
     }
 
-    /// Makes the file empty, for a drive that is formatted.
+    /// Makes the file empty, because the drive is formatted.
     pub(crate) fn clear(&self) -> io::Result<()> {
         self.set_len(0)
     }
@@ -79,8 +79,8 @@ impl MetadataFile {
         Err(io::Error::new(io::ErrorKind::UnexpectedEof, "access behind the end of the tables"))
     }
 
-    /// Returns the block-aligned range around a range of the file, as an offset on the disk and a length, and
-    /// the position of the first byte in it.
+    /// Returns the whole blocks that contain a range of the file, as offset on the volume and length, and the position
+    /// of the range's first byte in them.
     fn around(&self, offset: u64, length: usize) -> (u64, u64, usize) {
         let start = offset / BLOCK * BLOCK;
         let end = (offset + length as u64).next_multiple_of(BLOCK);
@@ -105,8 +105,8 @@ impl StorageBackend for MetadataFile {
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
-        // redb doubles its file and uses its first pages first. So the file may be longer than the region; only
-        // writes behind the region fail.
+        // redb doubles the length of its file and uses the first pages first. The file may therefore be longer than its
+        // region; only writes behind the region fail.
         if bytes > (self.region.end - self.region.start) * MOST_LONGER {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "the tables are full"));
         }
@@ -187,6 +187,6 @@ impl FileLength {
     }
 }
 
-/// The file may be this many times as long as its region.
+/// Maximum length of the file, as a multiple of the length of its region.
 const MOST_LONGER: u64 = 4;
 const LENGTH_MAGIC: &[u8; 8] = b"FBYOBJTL";

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub enum DriveMutant {
-    /// The sync before the tables point to new rows and blocks is left out.
+    /// The sync before the tables point to new rows and blocks is left out: these may not be stable then.
     FirstSync = 1,
-    /// The sync after the tables point to new rows and blocks is left out.
+    /// The sync after the tables point to new rows and blocks is left out: the commit may end before they are stable.
     SecondSync,
     /// Blocks are used again before the change that freed them is stable.
     FreedAtOnce,
-    /// FLUSH is answered before anything is stable.
+    /// FLUSH is answered before a commit has made the changes stable.
     FlushAnsweredEarly,
-    /// Identifiers are given out that were not reserved in stable rows.
+    /// Identifiers are assigned that no stable row has reserved, so that a crash could assign them again.
     IdentifiersNotReserved,
-    /// The superblock with the new boot epoch is not stable when the drive is open.
+    /// The superblock with the new boot epoch is not stable when the drive opens.
     SuperblockNotStable,
     /// The flush after a record of the log is left out.
     LogSync,
@@ -27,7 +27,7 @@ pub enum DriveMutant {
     GenerationNotAdvanced,
 }
 
-/// The deliberate fault that is switched on, if any.
+/// The deliberate fault that a test has switched on, if any.
 #[derive(Debug, Default)]
 pub struct DriveMutation {
     mutant: AtomicU8,
@@ -36,7 +36,7 @@ pub struct DriveMutation {
 }
 
 impl DriveMutation {
-    /// Switches a fault on, and any other one off.
+    /// Switches this fault on, and any other fault off.
     #[cfg(feature = "mutation")]
     #[must_use]
     pub fn of(mutant: DriveMutant) -> Self {
@@ -68,7 +68,7 @@ impl DriveMutation {
         cfg!(feature = "mutation") && bound > 0 && records >= bound
     }
 
-    /// Returns true if this fault is switched on. Without the feature `mutation` no fault is.
+    /// Returns true if this fault is switched on. Without the feature `mutation`, every fault is off.
     pub(crate) fn is(&self, mutant: DriveMutant) -> bool {
         cfg!(feature = "mutation") && self.mutant.load(Ordering::Relaxed) == mutant as u8
     }

@@ -1,17 +1,18 @@
-//! The row of an object: everything about it that has a fixed size.
+//! The row of an object in the tables: all its properties that have a fixed size.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use object::{ObjectType, Timestamp};
 
-/// A blank row of each type has this format.
+/// Version of the row's format, its first byte.
 const ROW_VERSION: u8 = 1;
 const ROW_BYTES: usize = 136;
 
-/// Blocks of the object may be shared with a copy: a block that is freed may have more references.
+/// Flag: blocks of the object may be shared with a copy, so a block that is released may still have other references.
 pub(crate) const MAY_SHARE: u8 = 1;
-/// The object does not change any more: it is in a snapshot, or a frozen copy.
+/// Flag: the object cannot be changed, because it is in a snapshot, is a frozen copy, or is a partition that is being
+/// removed.
 pub(crate) const FROZEN: u8 = 2;
-/// Chunks of the content are still to be freed, and a work row names them.
+/// Flag: chunks of the object are still to be freed, and a work row names them.
 pub(crate) const HAS_WORK: u8 = 4;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -21,14 +22,14 @@ pub(crate) struct ObjectRow {
     pub(crate) times: ObjectTimes,
     /// Logical length of a user object in bytes.
     pub(crate) length: u64,
-    /// Blocks of data of a user object; of the objects of a partition; of the drive.
+    /// Number of blocks: those of a user object, or of all user objects in a partition.
     pub(crate) used: u64,
-    /// The number in the keys of the chunks of a user object. It is never given twice.
+    /// Number of the object's content, which is in the keys of its chunk rows. No number is assigned twice.
     pub(crate) content: u64,
     pub(crate) policy_tag: u32,
-    /// Bytes of the values of all attributes in rows.
+    /// Length in bytes of the values of all attributes that have rows of their own.
     pub(crate) attribute_bytes: u32,
-    /// Largest logical length; zero: the default of the partition or root.
+    /// Maximum logical length in bytes. Zero means the default of the partition or root.
     pub(crate) max_length: u64,
     pub(crate) members: Membership,
     pub(crate) quota: Quota,
@@ -43,23 +44,24 @@ pub(crate) struct ObjectTimes {
     pub(crate) data_modified: Timestamp,
 }
 
-/// The counts of a root, partition or collection.
+/// The counts that the root, a partition or a collection keeps of its content.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Membership {
-    /// Partitions of the root; user objects of a partition; members of a collection.
+    /// Number of partitions in the root, of user objects in a partition, or of members in a collection.
     pub(crate) count: u64,
     pub(crate) collections: u64,
-    /// Creations and removals, wrapping: the LIST IDENTIFIER of a list.
+    /// Number of creations and removals in it, which wraps. The LIST IDENTIFIER of a list tells a client with it
+    /// whether the list has changed.
     pub(crate) changes: u32,
-    /// No identifier above this one was ever used in the partition.
+    /// The highest identifier that was ever used in the partition.
     pub(crate) highest: u64,
     /// COLLECTION TYPE of a collection.
     pub(crate) kind: u8,
-    /// The partition that a snapshot or clone was made of.
+    /// The PARTITION_ID of the partition from which a snapshot or clone was made.
     pub(crate) source: u64,
 }
 
-/// Quotas of a partition; the defaults of new partitions in the row of the root. Zero: no quota.
+/// Quotas of a partition; in the row of the root, the quotas that new partitions get. Zero means no quota.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Quota {
     pub(crate) bytes: u64,
@@ -134,7 +136,7 @@ impl ObjectRow {
         bytes.freeze()
     }
 
-    /// Decodes a row. `None`: it was not written by this version.
+    /// Decodes the row of an object. Returns `None` for a row of another version or form.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         if bytes.len() < USER_ROW_BYTES || bytes.get_u8() != ROW_VERSION {
             return None;
@@ -186,7 +188,7 @@ impl ObjectRow {
     }
 }
 
-/// Bytes of the row of a user object.
+/// Length in bytes of the row of a user object.
 const USER_ROW_BYTES: usize = 4 + 5 * 6 + 4 * 8 + 2 * 4;
 
 #[cfg(test)]

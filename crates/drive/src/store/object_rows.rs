@@ -1,4 +1,4 @@
-//! The rows of objects: looking them up, storing them, and the checks before a change.
+//! Looks up and stores the rows of objects, and checks them before a change.
 
 use bytes::Bytes;
 use object::{ObjectAddress, ObjectError, ObjectType, RefusedField};
@@ -9,7 +9,7 @@ use super::{
     transaction::{Step, Stop, Transaction},
 };
 
-/// Returns the row of an object.
+/// Returns the row of an object. Fails if the object does not exist.
 pub(crate) fn find(transaction: &mut Transaction<'_>, address: ObjectAddress) -> Step<ObjectRow> {
     if address.partition == 0 && address.object != 0 {
         return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Partition }));
@@ -25,7 +25,7 @@ pub(crate) fn decode(address: ObjectAddress, row: &Bytes) -> Step<ObjectRow> {
     ObjectRow::decode(row).ok_or_else(|| Stop::Failed(damaged()))
 }
 
-/// Returns the row of an object of one type.
+/// Returns the row of an object that must have this type.
 pub(crate) fn find_typed(
     transaction: &mut Transaction<'_>,
     address: ObjectAddress,
@@ -75,7 +75,8 @@ pub(crate) fn check_changeable(row: &ObjectRow, field: RefusedField) -> Step<()>
     }
 }
 
-/// Fails if the tables have no room for more objects. Their last part stays free for removals.
+/// Fails if the tables have no room for more objects. A part of the tables is kept free, because removals need room,
+/// too.
 pub(crate) fn check_tables(transaction: &mut Transaction<'_>) -> Step<()> {
     let (used, limit) = (transaction.counters.row_bytes, transaction.table_limit());
     match used > limit {

@@ -13,7 +13,7 @@ use super::{
     work_row::{WorkRow, store_work},
 };
 
-/// Creates a partition. Returns its identifier.
+/// Creates a partition with the identifier `requested`, or with one that the drive chooses. Returns the identifier.
 pub(crate) fn create_partition(
     transaction: &mut Transaction<'_>,
     requested: u64,
@@ -46,7 +46,7 @@ pub(crate) fn create_partition(
     Ok(id)
 }
 
-/// Creates `count` user objects or collections with consecutive identifiers. Returns the first one.
+/// Creates `count` user objects or collections with consecutive identifiers. Returns the first identifier.
 pub(crate) fn create_objects(
     transaction: &mut Transaction<'_>,
     partition: u64,
@@ -95,7 +95,7 @@ pub(crate) fn create_objects(
     Ok(first)
 }
 
-/// Chooses `count` consecutive identifiers that are free in the partition.
+/// Returns the first of `count` consecutive identifiers that are not used in the partition.
 fn choose(
     transaction: &mut Transaction<'_>,
     partition: u64,
@@ -120,7 +120,7 @@ fn check_requested(requested: u64, field: RefusedField) -> Step<()> {
     }
 }
 
-/// Removes a user object with its attributes, memberships and data. Returns the number of blocks that it had.
+/// Removes a user object with its attributes, memberships and data. Returns the number of its blocks.
 pub(crate) fn remove_user(
     transaction: &mut Transaction<'_>,
     address: ObjectAddress,
@@ -165,7 +165,7 @@ pub(crate) fn remove_partition(transaction: &mut Transaction<'_>, partition: u64
     store(transaction, ObjectAddress::ROOT, &root)
 }
 
-/// Removes all attributes of an object, and its memberships.
+/// Removes all attributes of an object. A user object leaves its collections.
 fn remove_attributes(transaction: &mut Transaction<'_>, address: ObjectAddress) -> Step<()> {
     let first = key::attribute(address, object::AttributeId::new(0, 0));
     transaction.for_each(&first, &key::attributes_end(address), |transaction, row_key, value| {

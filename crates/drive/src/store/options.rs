@@ -1,15 +1,15 @@
-//! The options of a drive, and its errors at the start.
+//! The options with which a drive is opened, its counters, and the errors at the start.
 
 use std::sync::Arc;
 
 use object::{ObjectType, Timestamp};
 
-/// The time of the drive. It never runs backwards.
+/// The clock of a drive, which never runs backwards.
 pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 }
 
-/// Names of the drive in the root information page.
+/// Names of the drive that clients read from its root information page.
 #[derive(Clone, Debug)]
 pub struct DriveIdentity {
     pub system_id: [u8; 20],
@@ -25,20 +25,21 @@ pub struct DriveIdentity {
 /// Bounds of what one client can make the drive keep or do at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// Bytes of the attribute values of one object. 64 KiB: one command reads them in one list.
+    /// Maximum number of bytes of the attribute values of one object. 64 KiB: one command reads them in one list.
     pub attribute_bytes: u64,
-    /// Objects in one answer of LIST and similar commands. 1,024: an answer is made in about a millisecond.
+    /// Maximum number of objects in one answer of LIST and similar commands. 1,024: an answer is made in about a
+    /// millisecond.
     pub list_entries: usize,
-    /// Bytes of one attributes list. 64 KiB: the longest value fits.
+    /// Maximum number of bytes of one attributes list. 64 KiB: the longest value fits.
     pub list_bytes: usize,
-    /// Collections that one user object is a member of. 64: each of them is one row to change at REMOVE.
+    /// Maximum number of collections of which one user object is a member. 64: REMOVE changes one row for each of them.
     pub collections: usize,
-    /// Bytes of one command with its lists. 32 MiB: a session reserves memory for them.
+    /// Maximum number of bytes of one command with its lists. 32 MiB: a session reserves memory for them.
     pub command_bytes: u64,
-    /// Request tags that are kept. 4,096: more than the commands that can be at work at once.
+    /// Number of request tags whose results are kept. 4,096: more than the commands that can be at work at once.
     pub request_tags: u64,
-    /// Chunks of 1 MiB that one transaction frees or copies. 16: their rows take about 50 KiB, and the rows about shared
-    /// blocks about 1 MiB.
+    /// Maximum number of chunks of 1 MiB that one transaction frees or copies. 16: their rows take about 50 KiB, and
+    /// the rows about shared blocks about 1 MiB.
     pub step_chunks: usize,
 }
 
@@ -64,7 +65,7 @@ pub struct DriveOptions {
     pub clock: Arc<dyn Clock>,
 }
 
-/// The reason for which a volume was not opened as a drive.
+/// The reason why a volume was not opened as an object drive.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(
@@ -114,18 +115,19 @@ pub struct GuardFacts {
     pub policy_tag: u32,
 }
 
-/// Counters of a drive.
+/// Counters of a drive for its status.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DriveStatistics {
-    /// User objects and collections.
+    /// Number of user objects and collections.
     pub objects: u64,
     pub partitions: u64,
     pub used_bytes: u64,
     pub capacity_bytes: u64,
-    /// Groups of changes that were made stable.
+    /// Number of commits since the drive was opened.
     pub commits: u64,
-    /// Blocks that did not match their checksum and were read from another copy.
+    /// Number of blocks with a good copy that were read one by one, because a read of several blocks did not match its
+    /// checksums.
     pub repaired_blocks: u64,
-    /// Blocks that did not match their checksum, and had no good copy.
+    /// Number of reads of a block that had no copy which matches its checksum.
     pub damaged_blocks: u64,
 }

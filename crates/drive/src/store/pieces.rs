@@ -1,10 +1,10 @@
-//! Cuts the data of a change into whole blocks and parts of blocks.
+//! Cuts the new data of an object into whole blocks and parts of blocks.
 
 use volume::Data;
 
 use super::disk::BLOCK;
 
-/// Bytes for one range of an object.
+/// New bytes for one range of an object.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) start: u64,
@@ -16,7 +16,7 @@ pub(crate) struct Segment {
 pub(crate) enum BlockPiece {
     /// Whole blocks from `first` on.
     Whole { first: u64, data: Data },
-    /// Parts of one block, with their offsets in it; a later part wins.
+    /// Parts of one block, each with its offset in the block. A later part wins where parts overlap.
     Parts { block: u64, parts: Vec<(usize, Data)> },
 }
 
@@ -36,12 +36,12 @@ impl BlockPiece {
     }
 }
 
-/// Returns the pieces of `segments` in ascending order, without overlap. Where segments overlap, the later one wins.
+/// Cuts `segments` into pieces in ascending order, without overlap. Where segments overlap, the later one wins.
 pub(crate) fn cut(segments: &[Segment]) -> Vec<BlockPiece> {
     let mut pieces = Vec::new();
     segments.iter().for_each(|segment| cut_one(segment, &mut pieces));
     if segments.len() > 1 {
-        // The sort is stable, so pieces of one block keep their order.
+        // The sort is stable, so the pieces of one block keep their order.
         pieces.sort_by_key(BlockPiece::first);
         let overlaps = |pair: &[BlockPiece]| pair[0].first() + pair[0].count() > pair[1].first();
         if pieces.windows(2).any(overlaps) {
@@ -95,12 +95,12 @@ fn merge(segments: &[Segment]) -> Vec<BlockPiece> {
     blocks.into_iter().map(|(block, parts)| BlockPiece::Parts { block, parts }).collect()
 }
 
-/// Returns true if the parts give every byte of their block below `end`.
+/// Returns true if one of the parts gives every byte of the block below `end`.
 pub(crate) fn covers(parts: &[(usize, Data)], end: usize) -> bool {
     parts.iter().any(|(offset, data)| *offset == 0 && data.len() >= end)
 }
 
-/// Returns the block that has `old` (zeros if `None`) with `parts` over it.
+/// Returns the content of a block: `old`, or zeros if it is `None`, with `parts` written over it.
 pub(crate) fn overlay(old: Option<Data>, parts: &[(usize, Data)]) -> Data {
     let mut bytes = vec![0; BLOCK as usize];
     if let Some(old) = old {

@@ -1,4 +1,4 @@
-//! The changes that commands make to the data of a user object, as values.
+//! Plans of the changes that commands make to the data of a user object. A plan does no I/O.
 
 use std::ops::Range;
 
@@ -7,23 +7,23 @@ use volume::Data;
 
 use super::{disk::BLOCK, object_row::ObjectRow, pieces::Segment};
 
-/// A change of an object's data, made for the object as it is at the moment.
+/// A planned change of an object's data. The plan is valid for the object as it is now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DataChange {
     pub(crate) segments: Vec<Segment>,
-    /// Blocks that become holes.
+    /// Ranges of block numbers of the object that become holes.
     pub(crate) holes: Vec<Range<u64>>,
-    /// Blocks from the first number on move down to the second.
+    /// All blocks from the first number on move down to the second number.
     pub(crate) shift: Option<(u64, u64)>,
     pub(crate) length: u64,
-    /// The plan depends on the length of the object.
+    /// The plan is valid only while the object keeps its length.
     pub(crate) needs_length: bool,
-    /// All segments are zeros: a part of a hole is left out.
+    /// All segments are zeros, so a part of a block that is a hole need not be written.
     pub(crate) is_zeroing: bool,
     pub(crate) append_start: u64,
 }
 
-/// Returns the data as one segment; none if there is no data.
+/// Returns `data` as one segment; an empty list if there is no data.
 pub(crate) fn segments_of(start: u64, data: &Data) -> Vec<Segment> {
     match data.is_empty() {
         true => Vec::new(),
@@ -49,7 +49,7 @@ pub(crate) fn write_change(ranges: &[Range<u64>], data: &Data) -> Result<DataCha
     Ok(change)
 }
 
-/// Returns the change that makes the bytes of `range` zero, inside of the object.
+/// Returns the change that makes the bytes of `range` zero. The length of the object does not change.
 pub(crate) fn clear_change(row: &ObjectRow, range: Range<u64>) -> DataChange {
     let end = range.end.min(row.length);
     let mut change = DataChange {
@@ -64,10 +64,11 @@ pub(crate) fn clear_change(row: &ObjectRow, range: Range<u64>) -> DataChange {
     change
 }
 
-/// Adds to a change that the bytes from `start` to `end` become zero. Blocks as a whole become holes.
+/// Adds to a change that the bytes from `start` to `end` become zero. Whole blocks become holes, parts of blocks are
+/// written. `length` is the length of the object.
 fn zero(change: &mut DataChange, start: u64, end: u64, length: u64) {
     let first = start.div_ceil(BLOCK);
-    // Behind the end of the object, a block has zeros only.
+    // The rest of the object's last block is zero already, so this block can become a hole, too.
     let last = if end >= length { end.div_ceil(BLOCK) } else { end / BLOCK };
     if first < last {
         change.holes.push(first..last);
@@ -82,7 +83,7 @@ fn zero(change: &mut DataChange, start: u64, end: u64, length: u64) {
     part((last * BLOCK).max(start).max(first * BLOCK), end);
 }
 
-/// Returns the change to another logical length.
+/// Returns the change that gives an object another logical length.
 pub(crate) fn length_change(row: &ObjectRow, length: u64) -> DataChange {
     let mut change =
         DataChange { length, needs_length: true, is_zeroing: true, ..DataChange::default() };
@@ -92,7 +93,8 @@ pub(crate) fn length_change(row: &ObjectRow, length: u64) -> DataChange {
     change
 }
 
-/// Returns the change of PUNCH for a range of whole blocks, or one that ends behind the object.
+/// Returns the change of PUNCH if only entries of the map must move: for a range of whole blocks, or one that reaches
+/// the end. `None` if bytes must be moved.
 pub(crate) fn punch_change(row: &ObjectRow, range: &Range<u64>) -> Option<DataChange> {
     let (start, end) = (range.start.min(row.length), range.end.min(row.length));
     if end == row.length {

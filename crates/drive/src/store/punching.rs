@@ -1,4 +1,4 @@
-//! PUNCH of a range that does not consist of whole blocks: the bytes behind it are written again.
+//! PUNCH of a range that does not consist of whole blocks. The bytes behind the range are read and written again.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use super::{
     writing::Prepared,
 };
 
-/// What PUNCH found: a change of the map only, or the blocks whose bytes move.
+/// The way to perform a PUNCH: change only the map of blocks, or move the bytes of these blocks.
 enum Found {
     MapOnly,
     Moves {
@@ -46,7 +46,7 @@ impl DriveCore {
                 let plan = |row: &ObjectRow| Ok(punch_change(row, &range));
                 match self.try_change(request, address, plan).await? {
                     Some(reply) => return Ok(reply),
-                    // The object has another length now, so that bytes must move.
+                    // The length of the object has changed, so that a change of the map does not suffice any more.
                     None => continue,
                 }
             };
@@ -54,14 +54,14 @@ impl DriveCore {
             let mut plan = ReadPlan::default();
             entries.iter().for_each(|(block, entry)| plan.push(*block, *entry));
             let data = self.read_plan(address, &plan).await?;
-            // The first block that was read has `range.start`; the bytes behind the range are in the rest.
+            // The data that was read begins with the block that has `range.start`. Take the bytes behind the range.
             let base = range.start / BLOCK * BLOCK;
             let skip = (range.end - base) as usize;
             let moved = data.slice(skip, (row.length - range.end) as usize);
             let length = row.length - (range.end - range.start);
             let first_hole = length.div_ceil(BLOCK);
             let mut bytes = moved.into_bytes().to_vec();
-            // The rest of the last block becomes zeros.
+            // Fill the last block with zeros behind the new end of the object.
             let end = first_hole * BLOCK;
             bytes.resize((end - range.start) as usize, 0);
             let change = DataChange {
@@ -105,5 +105,5 @@ fn find_moving(
     Ok(Found::Moves { row: Box::new(row), entries, runs, token })
 }
 
-/// Most bytes that a PUNCH within a block moves: they are all in memory at once.
+/// Maximum number of bytes that PUNCH moves: they are all in memory at once.
 const MOST_MOVED: u64 = 64 << 20;

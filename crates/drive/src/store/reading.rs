@@ -1,4 +1,4 @@
-//! READ, READ MAP, and reading blocks with their checksums.
+//! Performs READ and READ MAP, and reads blocks with a check of their checksums.
 
 use std::{ops::Range, sync::atomic::Ordering};
 
@@ -19,16 +19,16 @@ use super::{
     transaction::{Step, Stop, Transaction},
 };
 
-/// Blocks of an object that are adjacent on the volume, or adjacent holes.
+/// Blocks of an object that are adjacent on the volume, or adjacent holes of the object.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadRun {
     first: u64,
-    /// The block on the volume of the first one; `None`: holes.
+    /// Number of the first block on the drive; `None` for holes.
     place: Option<u64>,
     count: u64,
 }
 
-/// The blocks of one range of an object.
+/// The blocks to read for one range of an object, with their checksums.
 #[derive(Default)]
 pub(crate) struct ReadPlan {
     runs: Vec<ReadRun>,
@@ -56,7 +56,8 @@ impl ReadPlan {
 }
 
 impl DriveCore {
-    /// Reads the blocks of a plan. The caller holds the token of the epoch in which it made the plan.
+    /// Reads the blocks of a plan. The caller must hold the token of the epoch in which it made the plan: otherwise the
+    /// blocks could get other content.
     pub(crate) async fn read_plan(
         &self,
         address: ObjectAddress,
@@ -85,7 +86,7 @@ impl DriveCore {
         Ok(all)
     }
 
-    /// Reads the blocks of a run one by one, each from a copy that matches its checksum.
+    /// Reads the blocks of a run one by one, each from a copy on the volume that matches its checksum.
     async fn examine(
         &self,
         address: ObjectAddress,
@@ -128,7 +129,7 @@ impl DriveCore {
         let (mut reply, plans, past_end, _token) = self
             .run(|transaction| {
                 let mut row = find_user(transaction, address)?;
-                // Not so if only the room of the initiator ends before the range does.
+                // A READ that ends early only because the initiator has no more room has not passed the end.
                 let past_end = ranges.iter().any(|range| range.end > row.length);
                 let mut plans = Vec::with_capacity(ranges.len());
                 let mut room = request.data_in_capacity;
@@ -208,7 +209,7 @@ impl DriveCore {
         Ok(reply)
     }
 
-    /// Tells which blocks of a run are damaged.
+    /// Reads the blocks of a run, and returns for each of them whether it is damaged.
     async fn kinds(&self, run: &ReadRun, crcs: &[u32]) -> Result<Vec<MapRunKind>, ObjectError> {
         let mut kinds = Vec::with_capacity(crcs.len());
         let place = run.place.expect("holes are not read");
@@ -226,7 +227,7 @@ impl DriveCore {
     }
 }
 
-/// Returns the ranges that READ and WRITE transfer.
+/// Returns the ranges of the object that READ or WRITE transfers: the scatter/gather list, or the range in the CDB.
 pub(crate) fn ranges_of(
     request: &ObjectRequest,
     start: u64,
@@ -281,7 +282,7 @@ fn is_right(data: &Data, crcs: &[u32]) -> bool {
         })
 }
 
-/// Notes the time of an access to data, if the last one that was noted is old.
+/// Notes the time of a READ as "data accessed time", unless the noted time is less than a minute old.
 fn note_access(
     transaction: &mut Transaction<'_>,
     request: &ObjectRequest,
@@ -311,7 +312,7 @@ fn add_run(runs: &mut Vec<MapRun>, kind: MapRunKind, bytes: Range<u64>) {
 
 /// Most bytes that one READ returns: more than any session transfers with a command. They are in memory at once.
 const MOST_READ: u64 = 64 << 20;
-/// Most blocks that one READ MAP looks at (1 GiB): it reads them to find damaged ones.
+/// Maximum number of blocks (1 GiB) that one READ MAP examines: it reads them to find damaged ones.
 const MAP_BLOCKS: u64 = 1 << 18;
-/// A data accessed time is noted again after a minute: otherwise every READ would write a row.
+/// Age in milliseconds after which "data accessed time" is noted again: otherwise every READ would write a row.
 const ACCESS_STEP_MS: u64 = 60_000;

@@ -1,4 +1,4 @@
-//! Blocks that are reserved for data on its way to the volume.
+//! Reserves blocks for data on its way to the volume, and writes the data to them.
 
 use std::{
     future::Future,
@@ -17,7 +17,7 @@ use super::{
     tables::Tables,
 };
 
-/// Reserved blocks. Dropping the reservation gives them back.
+/// Blocks that a command has reserved. Dropping the reservation frees them, unless a transaction has confirmed them.
 pub(crate) struct Reservation {
     tables: Arc<Tables>,
     runs: BlockRuns,
@@ -33,12 +33,12 @@ impl Reservation {
         &self.runs
     }
 
-    /// Forgets the blocks, because a transaction has confirmed them.
+    /// Keeps the blocks reserved no longer, because a transaction has made rows refer to them.
     pub(crate) fn confirmed(mut self) {
         self.runs.clear();
     }
 
-    /// Returns the number of each reserved block.
+    /// Returns the block number of each reserved block.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> {
         self.runs.iter().flat_map(|run| run.start..run.start + run.count)
     }
@@ -56,8 +56,8 @@ impl Drop for Reservation {
 
 type WriteFuture = Pin<Box<dyn Future<Output = Result<(), volume::Error>> + Send>>;
 
-/// Writes to reserved blocks. If it is dropped before its end, the committer awaits the end: blocks are not given back
-/// while a write to them may still reach the disk.
+/// A write to reserved blocks. If it is dropped before it ends, the committer thread waits for its end: the blocks must
+/// not be used again while a write may still reach the disk.
 pub(crate) struct BlockWrites {
     writes: Option<WriteFuture>,
     reservation: Option<Reservation>,
@@ -112,11 +112,11 @@ impl Drop for BlockWrites {
     fn drop(&mut self) {
         if let (Some(writes), Some(reservation)) = (self.writes.take(), self.reservation.take()) {
             let left = async move {
-                // The command is gone, and so is the reader of this result.
+                // Ignore the result: the command that would use it was aborted.
                 let _ = writes.await;
                 drop(reservation);
             };
-            // Without a committer the drive is closed, and its blocks are not used again.
+            // Ignore an error: without a committer the drive is closed, and its blocks are not used again.
             let _ = self.committer.send(CommitJob::Finish(Box::pin(left)));
         }
     }

@@ -10,24 +10,24 @@ use bytes::Bytes;
 
 use super::key::Key;
 
-/// Rows with their new values; `None`: the row is removed.
+/// Changed rows by key; `None` means that the row is removed.
 pub(crate) type Rows = BTreeMap<Key, Option<Bytes>>;
 
-/// Rows that a transaction needs and that are not in memory.
+/// Rows that a transaction needs, and that must be read from the tables first.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Need {
     Row(Key),
-    /// At most `limit` rows from `start` on, before `end`.
+    /// At most `limit` rows whose keys are from `start` to before `end`.
     Range {
         start: Key,
         end: Key,
         limit: usize,
     },
-    /// The bitmap of a group of blocks.
+    /// The bitmap of this group of blocks.
     Group(u64),
 }
 
-/// Rows that were read from the tables for one command.
+/// Rows that were read from the tables for the transactions of one command.
 #[derive(Debug, Default)]
 pub(crate) struct LoadedRows {
     /// The number of changes of the tables when the rows were read.
@@ -45,7 +45,7 @@ pub(crate) struct LoadedRange {
 }
 
 impl LoadedRange {
-    /// Returns true if there may be more rows in the tables.
+    /// Returns true if the tables may have more rows in the range than the limit permitted to read.
     pub(crate) fn is_partial(&self) -> bool {
         self.rows.len() >= self.limit
     }
@@ -94,7 +94,7 @@ impl RowStore {
         self.logged_bytes
     }
 
-    /// Returns a row if it is in memory.
+    /// Returns the value of a row if it is in memory; the inner `None` means that there is no such row.
     pub(crate) fn get(&mut self, key: &Key) -> Option<Option<Bytes>> {
         match self.changed(key) {
             Some(row) => Some(row.clone()),
@@ -106,12 +106,12 @@ impl RowStore {
         insert(&mut self.delta, &mut self.delta_bytes, key, row);
     }
 
-    /// Keeps a row that was read from the tables in the present generation.
+    /// Caches a row that was read from the tables in the present generation, so that it is not out of date.
     pub(crate) fn remember(&mut self, key: &Key, row: Option<&Bytes>) {
         self.cache.put(key.clone(), row.cloned());
     }
 
-    /// Takes the changed rows for a commit.
+    /// Takes all changed rows out for a commit. Until the commit ends, readers still find them.
     pub(crate) fn freeze(&mut self) -> Arc<Rows> {
         let rows = Arc::new(std::mem::take(&mut self.delta));
         self.delta_bytes = 0;
@@ -162,7 +162,7 @@ impl RowStore {
         }
     }
 
-    /// Forgets everything, for a drive that was formatted.
+    /// Drops all rows from memory, because the drive was formatted.
     pub(crate) fn clear(&mut self) {
         self.delta.clear();
         self.delta_bytes = 0;
@@ -187,7 +187,8 @@ fn row_bytes(key: &Key, row: Option<&Bytes>) -> usize {
     key.len() + row.map_or(0, Bytes::len) + ROW_OVERHEAD
 }
 
-/// A cache of two halves: when the younger half is full, it becomes the older one, which is dropped.
+/// A cache of rows in two halves: when the younger half is full, it becomes the older one, and the former older one is
+/// dropped.
 struct RowCache {
     young: HashMap<Key, Option<Bytes>>,
     old: HashMap<Key, Option<Bytes>>,
@@ -211,7 +212,6 @@ impl RowCache {
 
     fn put(&mut self, key: Key, row: Option<Bytes>) {
         self.old.remove(&key);
-        // A slice of a longer buffer would keep the whole buffer.
         self.young_bytes += row_bytes(&key, row.as_ref());
         if let Some(old) = self.young.insert(key, row) {
             self.young_bytes -= old.map_or(0, |old| old.len()).min(self.young_bytes);
@@ -229,7 +229,7 @@ impl RowCache {
     }
 }
 
-/// Memory of a row beside its key and value: the tree or table around it.
+/// Bytes of memory that a row needs beside its key and value, for the tree or table that holds it.
 const ROW_OVERHEAD: usize = 160;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! OBJECT STRUCTURE CHECK and scrub: reading every block of objects and comparing it with its checksum.
+//! Performs OBJECT STRUCTURE CHECK and scrub: reads every block of objects and compares it with its checksum.
 
 use std::ops::Range;
 
@@ -14,19 +14,19 @@ use super::{
     reading::ReadPlan,
 };
 
-/// The result of reading every block of some objects.
+/// The result of a scrub of some objects.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ScrubReport {
     pub objects: u64,
-    /// Bytes of the objects, with their holes.
+    /// Total length of the objects in bytes, with their holes.
     pub bytes: u64,
-    /// Blocks without a good copy. The list ends after 1,024 blocks.
+    /// Ranges without a good copy, at most 1,024 of them.
     pub damaged: Vec<(ObjectAddress, Range<u64>)>,
 }
 
 impl DriveCore {
-    /// Reads every block of a user object, of the objects of a partition, or of all objects. A block with a damaged copy
-    /// and a good one is repaired, if the volume has several copies.
+    /// Reads every block of a user object, of all objects of a partition, or of the whole drive. If the volume has
+    /// several copies of a damaged block, and one of them is good, the block is repaired.
     pub(crate) async fn scrub(&self, address: ObjectAddress) -> Result<ScrubReport, ObjectError> {
         let mut report = ScrubReport::default();
         let row = self.run(|transaction| find(transaction, address)).await?;
@@ -62,7 +62,7 @@ impl DriveCore {
         loop {
             let found = self.ids(ListSource::UserObjects(partition), first, IDS).await;
             let (ids, next) = match found {
-                // The partition was removed in the meantime.
+                // Skip a partition that was removed since it was listed.
                 Err(ObjectError::NoSuchObject { .. }) => return Ok(()),
                 found => found?,
             };
@@ -118,6 +118,6 @@ impl DriveCore {
 
 /// Identifiers that are listed at once.
 const IDS: usize = 1024;
-/// Blocks (4 MiB) that are read at once.
+/// Number of blocks (4 MiB) that are read at once.
 const WINDOW: u64 = 1024;
 const MOST_DAMAGED: usize = 1024;

@@ -1,4 +1,4 @@
-//! References to blocks that several objects share.
+//! Counts the references to blocks that several objects share.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,8 @@ use super::{
     transaction::{Step, Transaction},
 };
 
-/// Gives up a reference to each of `blocks`, and frees a block with its last reference.
+/// Releases one reference to each of `blocks`. A block is freed with its last reference. `may_share` is false if no
+/// block can have several references.
 pub(crate) fn free_blocks(
     transaction: &mut Transaction<'_>,
     may_share: bool,
@@ -32,7 +33,7 @@ pub(crate) fn free_blocks(
     Ok(())
 }
 
-/// Adds a reference to each of `blocks`.
+/// Adds one reference to each of `blocks`, which belong to the object with this row.
 pub(crate) fn share_blocks(
     transaction: &mut Transaction<'_>,
     row: &ObjectRow,
@@ -55,11 +56,13 @@ pub(crate) fn share_blocks(
     Ok(())
 }
 
-/// Returns the number of further references of those `blocks` that have some. Sorts the blocks.
+/// Returns how many references beyond the first each shared block has; blocks with one reference are left out. Sorts
+/// `blocks`.
 fn references(transaction: &mut Transaction<'_>, blocks: &mut [u64]) -> Step<HashMap<u64, u32>> {
     blocks.sort_unstable();
     let mut found = HashMap::new();
-    // One range for blocks that are close to each other, because each range is one read.
+    // Read the counts of blocks that are close to each other as one range, because each range costs a read of the
+    // tables.
     for near in blocks.chunk_by(|a, b| b - a <= NEAR) {
         let (Some(first), Some(last)) = (near.first(), near.last()) else { continue };
         let (start, end) = (key::shared(*first), key::shared(last + 1));
@@ -72,5 +75,5 @@ fn references(transaction: &mut Transaction<'_>, blocks: &mut [u64]) -> Step<Has
     Ok(found)
 }
 
-/// Blocks with at most this distance are looked up together.
+/// Maximum distance of two block numbers whose reference counts are read together.
 const NEAR: u64 = 1024;

@@ -9,7 +9,7 @@ use super::{
     transaction::{Step, Stop, Transaction},
 };
 
-/// Fails if an object must not have `length` bytes.
+/// Fails if the object must not become `length` bytes long. `own` is the limit of the object itself, or zero.
 pub(crate) fn check_length(
     transaction: &mut Transaction<'_>,
     partition: &ObjectRow,
@@ -37,7 +37,7 @@ pub(crate) fn check_quota(partition: &ObjectRow, more: u64) -> Step<()> {
     }
 }
 
-/// Fails if `command` would fail for lack of space.
+/// Fails if `command` would fail for lack of space. The check needs no data of the command.
 pub(crate) fn check_space(transaction: &mut Transaction<'_>, command: &Command) -> Step<()> {
     let data = command.data_out_length();
     let (start, row) = match *command {
@@ -55,7 +55,8 @@ pub(crate) fn check_space(transaction: &mut Transaction<'_>, command: &Command) 
     let (length, own) = row.map_or((0, 0), |row| (row.length, row.max_length));
     if end > length {
         check_length(transaction, &partition, end, own)?;
-        // Blocks within the object may be there already, and count for the quota then.
+        // Count only blocks behind the object's end: blocks within the object may exist already, and the quota counts
+        // them then.
         check_quota(&partition, end.div_ceil(BLOCK) - length.max(start).div_ceil(BLOCK))?;
     }
     let blocks = end.div_ceil(BLOCK) - start / BLOCK;
@@ -65,5 +66,5 @@ pub(crate) fn check_space(transaction: &mut Transaction<'_>, command: &Command) 
     }
 }
 
-/// Longest object: offsets in commands and in `i64` stay far from their ends.
+/// Maximum length of an object in bytes: offsets in commands and in `i64` stay far from overflow.
 const MOST_LENGTH: u64 = 1 << 60;

@@ -1,4 +1,4 @@
-//! The superblock: what the volume is, and how it is divided.
+//! The superblock of a drive: it identifies the drive's format, and divides the volume into parts.
 //!
 //! | bytes | content |
 //! |-------|---------|
@@ -50,7 +50,7 @@ pub(crate) const SIZE: usize = 80;
 /// Smallest volume: the tables need 4 MiB, and some room for data must be left.
 const LEAST_VOLUME: u64 = 8 << 20;
 const LEAST_TABLES: u64 = 4 << 20;
-/// Largest region of the file of redb, and room for the headers of a region.
+/// Length in bytes of the largest region of redb's file. Each region also has room for its headers.
 const REGION: u64 = 4 << 30;
 const REGION_HEADERS: u64 = 1 << 20;
 /// One byte of log for this many bytes of the volume, in bounds. The log holds changed rows between two folds. 1 MiB is
@@ -85,7 +85,7 @@ pub(crate) struct Superblock {
     pub(crate) log_bytes: u32,
 }
 
-/// The content of the places of the superblocks.
+/// The result of reading the superblocks of a volume.
 pub(crate) enum Found {
     Zeros,
     Drive {
@@ -96,7 +96,7 @@ pub(crate) enum Found {
 }
 
 impl Superblock {
-    /// Returns the division of a volume that is formatted.
+    /// Returns the superblock for a volume that is to be formatted: it divides the volume into parts.
     pub(crate) fn plan(volume_bytes: u64, identity: [u8; 16]) -> Result<Self, OpenError> {
         if volume_bytes < LEAST_VOLUME {
             return Err(OpenError::TooSmall { bytes: volume_bytes, least: LEAST_VOLUME });
@@ -266,7 +266,7 @@ impl Superblock {
         }
     }
 
-    /// Writes the superblock with the next sequence number over the older copy. It is stable on return.
+    /// Writes the superblock with the next sequence number over its older copy. The new copy is stable on return.
     pub(crate) async fn write(
         &mut self,
         disk: &DriveDisk,

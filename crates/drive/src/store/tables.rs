@@ -1,4 +1,4 @@
-//! The tables of a drive: redb on a part of the volume, and the state in memory above it.
+//! The tables of a drive: a redb database on a part of the volume, and the state of the drive in memory.
 
 use std::sync::Arc;
 
@@ -27,32 +27,32 @@ const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records
 /// The generation of the log that continues the tables.
 const LOG: TableDefinition<'_, (), u64> = TableDefinition::new("log");
 
-/// Everything that the two threads of the tables share with the commands.
+/// The state that commands share with the threads that load rows and commit changes.
 pub(crate) struct Tables {
     pub(crate) disk: Arc<DriveDisk>,
     pub(crate) layout: Superblock,
     pub(crate) mutation: Arc<DriveMutation>,
     pub(crate) state: Mutex<DriveTables>,
-    /// `None` after a failure, until it is opened again. Lock order: `state`, then `database`.
+    /// `None` after a failure, until the committer opens the database again. Lock order: `state`, then `database`.
     pub(crate) database: Mutex<Option<Database>>,
     /// Only the committer uses it.
     pub(crate) log: Mutex<ChangeLog>,
     pub(crate) progress: watch::Sender<CommitProgress>,
-    /// Wakes FORMAT OSD when the last reservation was given back.
+    /// Wakes FORMAT OSD when no block is reserved any more, because no command is writing data then.
     pub(crate) idle: tokio::sync::Notify,
 }
 
-/// The progress of commits.
+/// The progress of the committer, for tasks that wait for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CommitProgress {
-    /// The version up to which all changes are stable.
+    /// All changes up to this version of the state are stable.
     pub(crate) stable: u64,
     pub(crate) commits: u64,
     pub(crate) failures: u64,
     pub(crate) error: String,
 }
 
-/// Opens the database on the tables' part of the volume. Blocks.
+/// Opens the database in the tables' part of the volume. Blocks the thread.
 pub(crate) fn open_database(
     disk: &Arc<DriveDisk>,
     layout: &Superblock,
@@ -122,7 +122,7 @@ impl Tables {
         })
     }
 
-    /// Returns the first byte of a block of data on the disk.
+    /// Returns the offset in bytes of a block of data on the volume.
     pub(crate) fn offset(&self, block: u64) -> u64 {
         // The number may come from a hostile row. The volume refuses an offset behind its end.
         self.layout.data_start.saturating_add(block.saturating_mul(super::disk::BLOCK))
@@ -163,7 +163,7 @@ fn read_row(database: &Database, key: &[u8]) -> Result<Option<Vec<u8>>, redb::Er
     Ok(row.map(|row| row.value().to_vec()))
 }
 
-/// Returns a row as of the begin of `read`.
+/// Returns the row with this key as it was when `read` began.
 pub(crate) fn get_row(
     read: &redb::ReadTransaction,
     key: &[u8],
@@ -173,7 +173,7 @@ pub(crate) fn get_row(
     Ok(row.map(|row| bytes::Bytes::copy_from_slice(row.value())))
 }
 
-/// Returns at most `limit` rows from `start` on, before `end`.
+/// Returns at most `limit` rows whose keys are from `start` to before `end`.
 pub(crate) fn get_rows(
     read: &redb::ReadTransaction,
     start: &[u8],
@@ -206,8 +206,8 @@ pub(crate) fn commit_rows(
         Some(database) => database.begin_write()?,
         None => return Err(redb::Error::DatabaseClosed),
     };
-    // Two phases: the second one publishes rows whose pages and data blocks the first one made stable. It also stores
-    // the free pages of the tables, so that a start after a crash need not walk through all rows.
+    // Use two phases: the second one publishes rows whose pages and data blocks the first one made stable. The commit
+    // also stores the free pages of the tables, so that a start after a crash need not walk through all rows.
     write.set_two_phase_commit(true);
     write.set_quick_repair(true);
     if clear {
@@ -229,7 +229,7 @@ pub(crate) fn commit_rows(
     Ok(())
 }
 
-/// Returns the rows of a drive without objects.
+/// Returns the counters and the rows of a drive without objects.
 pub(crate) fn first_rows(now: Timestamp) -> (Counters, Rows) {
     let counters = Counters {
         next_id: FIRST_IDENTIFIER,
@@ -250,12 +250,12 @@ pub(crate) fn first_rows(now: Timestamp) -> (Counters, Rows) {
     (counters, rows)
 }
 
-/// Converts an error of the tables.
+/// Converts an error of the tables to the error of a command.
 pub(crate) fn storage_error(error: impl std::fmt::Display) -> ObjectError {
     ObjectError::Storage(format!("the tables of the object drive: {error}"))
 }
 
-/// Returns the identifiers that a commit reserves.
+/// Returns the identifier below which the next commit reserves all identifiers.
 pub(crate) fn identifiers_to_reserve(counters: &Counters, mutation: &DriveMutation) -> u64 {
     if mutation.is(super::mutant::DriveMutant::IdentifiersNotReserved) {
         return counters.next_id;
@@ -271,5 +271,5 @@ pub(crate) fn identifiers_to_reserve(counters: &Counters, mutation: &DriveMutati
 const MOST_CHANGES: usize = 12 << 20;
 /// Bytes of rows that are kept in memory.
 const ROW_CACHE: usize = 24 << 20;
-/// Bytes of pages of the tables that are kept in memory.
+/// Maximum number of bytes of pages of the tables that redb caches in memory.
 const PAGE_CACHE: usize = 16 << 20;

@@ -1,7 +1,8 @@
-//! A transaction on rows: it reads rows that are in memory, collects changes, and applies all of them at once.
+//! A transaction on the rows of the tables: it reads rows that are in memory, collects changes, and applies all of them
+//! at once.
 //!
-//! The steps of a command run in a closure. If a row is not in memory, the closure ends with [`Stop::Missing`], the
-//! row is loaded without the lock, and the closure runs again from its begin.
+//! The steps of a command run in a closure. If a row is not in memory, the closure ends with [`Stop::Missing`], the row
+//! is loaded without the lock, and the closure runs again from its start.
 
 use std::ops::RangeInclusive;
 
@@ -18,14 +19,14 @@ use super::{
     unsynced::UnsyncedBlocks,
 };
 
-/// The reason why a transaction did not happen.
+/// The reason why a transaction ended without effect.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Missing(Need),
     Failed(ObjectError),
-    /// No block is free before freed blocks can be used again.
+    /// No block is free, but a commit may make freed blocks usable.
     Full,
-    /// More identifiers must be reserved.
+    /// A commit must reserve more identifiers first.
     Identifiers,
     /// Chunks of this content must be freed first.
     Work(u64),
@@ -39,38 +40,38 @@ impl From<ObjectError> for Stop {
 
 pub(crate) type Step<T> = Result<T, Stop>;
 
-/// Counters of the drive that are in one row.
+/// The counters of the drive, which are stored in one row.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Counters {
-    /// The next identifier that the drive chooses.
+    /// The next identifier that the drive will assign.
     pub(crate) next_id: u64,
-    /// Identifiers below this one are reserved in stable rows.
+    /// Identifiers below this one are reserved in a stable row: after a crash they count as assigned.
     pub(crate) reserved_id: u64,
     pub(crate) next_content: u64,
-    /// Bytes of all keys and values in the tables.
+    /// Length in bytes of all keys and values in the tables.
     pub(crate) row_bytes: u64,
     pub(crate) next_tag: u64,
     pub(crate) oldest_tag: u64,
-    /// User objects and collections.
+    /// Number of user objects and collections.
     pub(crate) objects: u64,
     pub(crate) partitions: u64,
-    /// The largest request tag whose result was forgotten; zero while none was.
+    /// The largest request tag whose result the drive has forgotten; zero while it has forgotten none.
     pub(crate) tag_horizon: [u8; TAG_BYTES],
-    /// The largest request tag whose result was ever kept.
+    /// The largest request tag of a command whose result was ever kept.
     pub(crate) largest_tag: [u8; TAG_BYTES],
 }
 
-/// The state of the drive that transactions change.
+/// The state of the drive in memory, which transactions change under one lock.
 pub(crate) struct DriveTables {
     pub(crate) rows: RowStore,
     pub(crate) groups: Groups,
     /// The blocks that the next record of the log lists.
     pub(crate) unsynced: UnsyncedBlocks,
     pub(crate) counters: Counters,
-    /// Changes so far.
+    /// Number of transactions with changes since the drive was opened.
     pub(crate) version: u64,
     pub(crate) epochs: ReaderEpochs,
-    /// The newest epoch whose changes are stable.
+    /// The newest epoch (span between two commits) whose changes are stable.
     pub(crate) committed_epoch: u64,
     /// FORMAT OSD is at work, or has failed.
     pub(crate) is_formatting: bool,
@@ -94,17 +95,18 @@ pub(crate) struct Transaction<'a> {
     confirmed: BlockRuns,
     written: Vec<BlockEntry>,
     freed: BlockRuns,
-    /// The partition and identifiers of objects that the transaction created: no row is about them in the tables.
+    /// The partition and the identifiers of objects that this transaction creates. The tables have no row about them
+    /// yet.
     fresh: Option<(u64, RangeInclusive<u64>)>,
     /// The value of [`DriveTables::has_work`] after the transaction, if it is known.
     has_work: Option<bool>,
     faults: &'a DriveMutation,
 }
 
-/// A page of rows in ascending order.
+/// Some rows of a range, in ascending order of their keys.
 pub(crate) struct RowPage {
     pub(crate) rows: Vec<(Key, Bytes)>,
-    /// The key with which the next page begins; `None`: this is the last one.
+    /// The key with which the next page begins; `None` if this is the last page.
     pub(crate) next: Option<Key>,
 }
 
@@ -130,7 +132,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Returns a row; `None` if there is none.
+    /// Returns the value of a row as this transaction sees it; `None` if there is no such row.
     pub(crate) fn get(&mut self, key: &Key) -> Step<Option<Bytes>> {
         if let Some(row) = self.writes.get(key) {
             return Ok(row.clone());
@@ -144,19 +146,19 @@ impl<'a> Transaction<'a> {
         self.tables.rows.get(key).ok_or_else(|| Stop::Missing(Need::Row(key.clone())))
     }
 
-    /// Replaces a row that the transaction has read, or removes it.
+    /// Replaces a row, or removes it. Reads the former value first.
     pub(crate) fn put(&mut self, key: Key, row: Option<Bytes>) -> Step<()> {
         let old = self.get(&key)?;
         self.replace(key, old.as_ref(), row);
         Ok(())
     }
 
-    /// Notes that the transaction creates these objects of a partition.
+    /// Notes that this transaction creates objects with these identifiers in a partition.
     pub(crate) fn creates(&mut self, partition: u64, ids: RangeInclusive<u64>) {
         self.fresh = Some((partition, ids));
     }
 
-    /// Returns a row about an object; does not read the tables for an object that the transaction creates.
+    /// Returns a row about an object. For an object that this transaction creates, does not read the tables.
     pub(crate) fn get_of(&mut self, address: ObjectAddress, key: &Key) -> Step<Option<Bytes>> {
         let is_fresh = self.fresh.as_ref().is_some_and(|(partition, ids)| {
             *partition == address.partition && ids.contains(&address.object)
@@ -167,7 +169,7 @@ impl<'a> Transaction<'a> {
         self.get(key)
     }
 
-    /// Replaces a row that had the value `old`, or removes it.
+    /// Replaces a row whose present value is `old`, or removes it.
     pub(crate) fn replace(&mut self, key: Key, old: Option<&Bytes>, row: Option<Bytes>) {
         let size = |row: Option<&Bytes>| row.map_or(0, |row| (row.len() + key.len()) as u64);
         let bytes = self.counters.row_bytes + size(row.as_ref());
@@ -175,13 +177,13 @@ impl<'a> Transaction<'a> {
         self.writes.insert(key, row);
     }
 
-    /// Adds a row that is known not to exist.
+    /// Adds a row with a key that is known not to exist.
     pub(crate) fn insert(&mut self, key: Key, row: Bytes) {
         self.counters.row_bytes += (row.len() + key.len()) as u64;
         self.writes.insert(key, Some(row));
     }
 
-    /// Returns rows from `start` on before `end`, about `limit` of them.
+    /// Returns about `limit` rows whose keys are from `start` to before `end`.
     pub(crate) fn page(&mut self, start: &Key, end: &Key, limit: usize) -> Step<RowPage> {
         let loaded = self
             .loaded
@@ -192,7 +194,7 @@ impl<'a> Transaction<'a> {
             let (start, end) = (start.clone(), end.clone());
             return Err(Stop::Missing(Need::Range { start, end, limit }));
         };
-        // Behind the last row that was read, the tables may have rows that are not known yet.
+        // The tables may have more rows behind the last row that was read: end the page there.
         let next = loaded.rows.last().filter(|_| loaded.is_partial()).map(|(key, _)| {
             let mut next = key.clone();
             next.push(0);
@@ -212,7 +214,7 @@ impl<'a> Transaction<'a> {
         Ok(RowPage { rows, next })
     }
 
-    /// Calls `each` for all rows from `start` on before `end`.
+    /// Calls `each` for all rows whose keys are from `start` to before `end`.
     pub(crate) fn for_each(
         &mut self,
         start: &Key,
@@ -230,7 +232,8 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Reserves blocks for data. They are reserved even if the transaction is run again.
+    /// Reserves blocks for data at once, and not only when the transaction is applied. [`Transaction::abandon`] gives
+    /// them back.
     pub(crate) fn reserve(&mut self, count: u64) -> Step<BlockRuns> {
         if count == 0 {
             return Ok(BlockRuns::new());
@@ -259,7 +262,7 @@ impl<'a> Transaction<'a> {
         self.written.extend(written);
     }
 
-    /// Frees a block to which no row refers any more.
+    /// Frees a block when the transaction is applied. No row may refer to the block any more.
     pub(crate) fn free(&mut self, block: u64) -> Step<()> {
         if block >= self.tables.groups.blocks() {
             let text = format!("a row refers to block {block}, which is behind the last one");
@@ -273,27 +276,27 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Returns the number of chunks that one transaction may free or copy.
+    /// Returns the maximum number of chunks that one transaction may free or copy.
     pub(crate) fn step_chunks(&self) -> usize {
         self.tables.step_chunks
     }
 
-    /// Notes that there is work for the worker.
+    /// Notes that this transaction leaves chunks for the background thread to free.
     pub(crate) fn note_work(&mut self) {
         self.has_work = Some(true);
     }
 
-    /// Returns true if the transaction leaves work to the worker.
+    /// Returns true if this transaction leaves chunks for the background thread to free.
     pub(crate) fn adds_work(&self) -> bool {
         self.has_work == Some(true)
     }
 
-    /// Notes that there is no work row.
+    /// Notes that the tables have no work row.
     pub(crate) fn note_no_work(&mut self) {
         self.has_work = Some(false);
     }
 
-    /// Returns the bytes of rows above which nothing is created.
+    /// Returns the length in bytes of all rows above which no object can be created.
     pub(crate) fn table_limit(&self) -> u64 {
         self.tables.row_limit
     }
@@ -303,7 +306,7 @@ impl<'a> Transaction<'a> {
         self.tables.epochs.enter()
     }
 
-    /// Returns the blocks that are free, at once or after a commit.
+    /// Returns the number of blocks that can be reserved now, or after the next commit.
     pub(crate) fn free_blocks(&self) -> u64 {
         self.tables.groups.free()
     }
@@ -316,7 +319,7 @@ impl<'a> Transaction<'a> {
         self.tables.groups.blocks()
     }
 
-    /// Returns the next identifier that the drive chooses.
+    /// Assigns `count` consecutive identifiers, and returns the first one.
     pub(crate) fn next_id(&mut self, count: u64) -> Step<u64> {
         let first = self.counters.next_id;
         if first + count > self.counters.reserved_id
@@ -333,7 +336,7 @@ impl<'a> Transaction<'a> {
         self.counters.next_content
     }
 
-    /// Applies the changes. Returns true if there were any.
+    /// Applies the changes to the state in memory. Returns true if a row has changed.
     pub(crate) fn apply(self) -> bool {
         let is_change = !self.writes.is_empty();
         let tables = self.tables;
@@ -352,14 +355,14 @@ impl<'a> Transaction<'a> {
         is_change
     }
 
-    /// Gives back what was reserved, because the transaction did not happen.
+    /// Gives back the blocks that were reserved, because the transaction is not applied.
     pub(crate) fn abandon(self) {
         self.tables.groups.unreserve(&self.reserved);
     }
 }
 
 impl Counters {
-    /// Returns the row, with the number of used blocks.
+    /// Encodes the row of counters, with the number of used blocks.
     pub(crate) fn encode(&self, used: u64) -> Bytes {
         let numbers = [
             self.reserved_id,
@@ -375,7 +378,8 @@ impl Counters {
         numbers.chain(self.tag_horizon).chain(self.largest_tag).collect()
     }
 
-    /// Decodes the row, and the number of used blocks. Identifiers that were reserved count as given out.
+    /// Decodes the row of counters. Returns the counters and the number of used blocks. Identifiers that were reserved
+    /// count as assigned.
     pub(crate) fn decode(row: &[u8]) -> Option<(Self, u64)> {
         let (tag_horizon, tags) = row.get(NUMBERS..)?.split_first_chunk()?;
         let largest_tag = tags.first_chunk()?;
@@ -407,7 +411,7 @@ const MOST_COUNTED: u64 = 1 << 62;
 const MOST_TAGS: u64 = 1 << 20;
 /// Bytes of the numbers at the begin of the row of counters.
 const NUMBERS: usize = 64;
-/// Identifiers that one commit reserves.
+/// Number of identifiers that one commit reserves.
 pub(crate) const IDENTIFIER_STEP: u64 = 1 << 16;
-/// Rows in a page that a transaction reads to its end.
+/// Maximum number of rows in a page that a transaction reads to its end.
 pub(crate) const PAGE_ROWS: usize = 1024;

@@ -1,12 +1,12 @@
-//! A work row: chunks of a content that are still to be freed.
+//! A work row: it names chunks of an object's content whose blocks are still to be freed.
 //!
-//! A command on many chunks does not free their blocks itself. It removes or changes the row of the object, and puts
-//! the ranges of chunks into a work row in the same transaction. From then on no reader sees these chunks. The worker
-//! frees them in bounded transactions, also after a restart.
+//! A command on many chunks does not free their blocks itself. The command removes or changes the row of the object,
+//! and puts the ranges of chunks into a work row in the same transaction. From then on no reader sees these chunks. The
+//! background thread frees them in bounded transactions, also after a restart.
 //!
-//! The row is named by the content. It has a version (1 byte), flags of the object row (1), six zeros, the identifiers
-//! of the partition and the object (8 each; zero: the object was removed), and then the first chunk and the end of each
-//! range (8 each, little-endian), in ascending order.
+//! The key of a work row has the number of the content. The row has a version (1 byte), flags of the object row (1),
+//! six zeros, the identifiers of the partition and the object (8 each; zero: the object was removed), and then the
+//! first chunk and the end of each range (8 each, little-endian), in ascending order.
 
 use std::ops::Range;
 
@@ -22,20 +22,21 @@ use super::{
 
 const ROW_VERSION: u8 = 1;
 const HEADER: usize = 24;
-/// Most ranges in a row: a command that needs more first frees some chunks itself. The row stays below 2 KiB.
+/// Maximum number of ranges in a work row, which keeps the row below 2 KiB. A command that needs more ranges first
+/// frees some chunks itself.
 const MOST_RANGES: usize = 64;
 
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct WorkRow {
-    /// The object that still has the content; `None`: it was removed.
+    /// The object that still has the content; `None` if the object was removed.
     pub(crate) object: Option<ObjectAddress>,
-    /// The blocks may be shared with a copy.
+    /// True if the blocks may be shared with a copy.
     pub(crate) may_share: bool,
     pub(crate) chunks: SmallVec<[Range<u64>; 2]>,
 }
 
 impl WorkRow {
-    /// The work that frees all chunks of a removed object.
+    /// Returns the work that frees all chunks of an object that is being removed.
     pub(crate) fn of_removed(row: &ObjectRow) -> Self {
         let chunks = std::iter::once(0..u64::MAX).collect();
         Self { object: None, may_share: row.has(MAY_SHARE), chunks }
@@ -56,7 +57,7 @@ impl WorkRow {
         bytes.freeze()
     }
 
-    /// Decodes a row. `None`: it was not written by this version.
+    /// Decodes a work row. Returns `None` for a row of another version or form.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let count = bytes.len().checked_sub(HEADER)? / 16;
         if bytes.get_u8() != ROW_VERSION || count == 0 || count > MOST_RANGES {
@@ -82,7 +83,7 @@ impl WorkRow {
         self.chunks.iter().any(|range| range.contains(&chunk))
     }
 
-    /// Adds a range, and joins it with those that it touches.
+    /// Adds a range of chunks, and joins it with the ranges that it touches.
     fn add(&mut self, mut added: Range<u64>) {
         let mut kept = SmallVec::new();
         for range in self.chunks.drain(..) {
@@ -97,7 +98,7 @@ impl WorkRow {
         self.chunks = kept;
     }
 
-    /// Takes one chunk out of the ranges.
+    /// Takes one chunk out of the ranges, because it was freed.
     fn take_out(&mut self, chunk: u64) {
         let all = std::mem::take(&mut self.chunks);
         for range in all {
@@ -110,7 +111,7 @@ impl WorkRow {
     }
 }
 
-/// Returns the work on a content.
+/// Returns the work row of a content; `None` if no chunk of it is to be freed.
 pub(crate) fn find_work(transaction: &mut Transaction<'_>, content: u64) -> Step<Option<WorkRow>> {
     let Some(row) = transaction.get(&key::work(content))? else { return Ok(None) };
     decode(content, &row).map(Some)
@@ -121,8 +122,8 @@ pub(crate) fn decode(content: u64, row: &[u8]) -> Step<WorkRow> {
     WorkRow::decode(row).ok_or_else(|| Stop::Failed(damaged()))
 }
 
-/// Stores the work on a content, or removes it if no chunk is left. Fails with [`Stop::Work`] if the row would be too
-/// long.
+/// Stores the work row of a content, or removes it if no chunk is left. Fails with [`Stop::Work`] if the row would have
+/// too many ranges.
 pub(crate) fn store_work(
     transaction: &mut Transaction<'_>,
     content: u64,
@@ -139,7 +140,7 @@ pub(crate) fn store_work(
     Ok(())
 }
 
-/// Returns true if a chunk is still to be freed: for readers, it is a hole.
+/// Returns true if a chunk of the object is still to be freed. Readers must then take it for a hole.
 pub(crate) fn is_left_over(
     transaction: &mut Transaction<'_>,
     row: &ObjectRow,
@@ -151,7 +152,7 @@ pub(crate) fn is_left_over(
     Ok(find_work(transaction, row.content)?.is_some_and(|work| work.contains(chunk)))
 }
 
-/// Leaves chunks of an object to the worker.
+/// Leaves a range of chunks of an object for the background thread to free.
 pub(crate) fn leave_chunks(
     transaction: &mut Transaction<'_>,
     address: ObjectAddress,
@@ -168,7 +169,7 @@ pub(crate) fn leave_chunks(
     store_work(transaction, row.content, &work)
 }
 
-/// Notes that a chunk was freed by a command that needs it.
+/// Removes a chunk from the object's work row, because a command that needs the chunk has freed it.
 pub(crate) fn take_chunk(
     transaction: &mut Transaction<'_>,
     row: &mut ObjectRow,

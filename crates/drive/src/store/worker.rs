@@ -1,4 +1,4 @@
-//! The thread that frees in the background what removed objects, CLEAR and shorter objects leave over.
+//! The background thread that frees the blocks which removed, cleared and shortened objects have left.
 
 use std::{
     sync::{Weak, mpsc},
@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 
 use super::{block_on::block_on, drive_core::DriveCore};
 
-/// Starts the thread. It works whenever it gets a message, until no work is left or the storage fails; the next message
-/// makes it try again. It ends with the last sender.
+/// Starts the thread. Each message makes it free blocks until no work row is left or the storage fails. The thread ends
+/// when the last sender is dropped.
 pub(crate) fn start(
     core: Weak<DriveCore>,
     wakes: mpsc::Receiver<()>,
@@ -19,7 +19,7 @@ pub(crate) fn start(
     thread::Builder::new().name("drive-worker".into()).spawn(move || {
         let _guard = runtime.as_ref().map(Handle::enter);
         while wakes.recv().is_ok() {
-            // One run is enough for all messages so far.
+            // Take all messages that have arrived: one run serves them all.
             while wakes.try_recv().is_ok() {}
             while let Some(core) = core.upgrade() {
                 let is_more = block_on(async {

@@ -1,6 +1,6 @@
-//! Changes of the data of a user object: WRITE, APPEND, CLEAR, PUNCH and a new logical length.
+//! Changes the data of a user object: WRITE, APPEND, CLEAR, PUNCH and a new logical length.
 //!
-//! A change never overwrites a block that a row refers to. It looks up the object, writes the new content into
+//! A change never overwrites a block to which a row refers. A command looks up the object, writes the new content into
 //! reserved blocks, and then replaces the entries of the map in one transaction. If another command has changed the
 //! same blocks in the meantime, the change begins again.
 
@@ -27,26 +27,26 @@ use super::{
     transaction::{Step, Transaction},
 };
 
-/// A change with the state of the object that it was made for.
+/// A planned change, with the state of the object for which it was planned.
 pub(crate) struct Prepared {
     pub(crate) row: ObjectRow,
     pub(crate) change: DataChange,
     pub(crate) pieces: Vec<BlockPiece>,
-    /// The entry of the block of each piece that has parts only.
+    /// For each piece that has only parts of a block: the number of the block and its present entry.
     pub(crate) old: Vec<(u64, Option<BlockEntry>)>,
-    /// Entries that must not change until the change is applied.
+    /// Blocks and their entries that must be unchanged when the change is applied.
     pub(crate) checks: Vec<(u64, Option<BlockEntry>)>,
     pub(crate) token: std::sync::Arc<()>,
 }
 
-/// New content in reserved blocks.
+/// New content that was written to reserved blocks.
 struct Written {
     entries: Vec<(u64, BlockEntry)>,
     reservation: Reservation,
 }
 
 impl DriveCore {
-    /// Performs a change that `plan` makes for the object's row, with the attributes of the request.
+    /// Performs the change that `plan` makes for the object's row, and sets the attributes of the request.
     pub(crate) async fn change(
         &self,
         request: &ObjectRequest,
@@ -57,7 +57,7 @@ impl DriveCore {
         done.ok_or(ObjectError::Unsupported)
     }
 
-    /// Performs a change like [`DriveCore::change`]. Returns `None` when `plan` returns `None`.
+    /// Performs a change like [`DriveCore::change`]. Returns `None` if `plan` returns `None`.
     pub(crate) async fn try_change(
         &self,
         request: &ObjectRequest,
@@ -111,7 +111,7 @@ impl DriveCore {
         Ok(done)
     }
 
-    /// Writes all pieces into reserved blocks.
+    /// Writes the data of all pieces into the reserved blocks.
     async fn write_pieces(
         &self,
         address: ObjectAddress,
@@ -152,7 +152,8 @@ impl DriveCore {
         Ok(Written { entries, reservation })
     }
 
-    /// Reads the present content of a block that is changed in part, unless the parts cover all of it.
+    /// Reads the present content of a block of which parts are written. Returns `None` if that content is not needed:
+    /// the block is a hole, or one part covers it.
     async fn old_block(
         &self,
         address: ObjectAddress,
@@ -170,7 +171,7 @@ impl DriveCore {
         self.read_plan(address, &plan).await.map(Some)
     }
 
-    /// Creates an object with data, as one transaction.
+    /// Creates an object with data in one transaction. `create` makes the object's row.
     pub(crate) async fn create_with(
         &self,
         request: &ObjectRequest,
@@ -193,7 +194,7 @@ impl DriveCore {
             prepared.pieces.iter().filter(|piece| matches!(piece, BlockPiece::Parts { .. }));
         let prepared =
             Prepared { old: parts.map(|piece| (piece.first(), None)).collect(), ..prepared };
-        // Refuse before data is written what would be refused afterwards.
+        // Check length and quota before data is written, so that the command need not fail afterwards.
         let runs = self
             .run(|transaction| {
                 let partition = find_partition(transaction, request.command.object().partition)?;
@@ -248,16 +249,17 @@ fn prepare(
         pieces.push(piece);
     }
     if blocks > 0 && row.length <= change.append_start {
-        // An append only adds blocks, so the quota can be checked before its data is written.
+        // APPEND only adds blocks, so its quota can be checked before its data is written.
         check_quota(&partition, blocks.saturating_sub(old.len() as u64))?;
     }
-    // Reserve before entering the epoch: a drive that is full may have to wait for the end of this epoch.
+    // Reserve before entering the epoch: on a full drive, the reservation may have to wait until this epoch has no
+    // readers.
     let runs = transaction.reserve(blocks)?;
     let token = transaction.enter_epoch();
     Ok(Some((Prepared { row, change, pieces, old, checks, token }, runs)))
 }
 
-/// Returns true if the object is as it was when the change was prepared, as far as the change depends on it.
+/// Returns true if the object has not changed since the change was prepared, as far as the change depends on it.
 fn is_still(transaction: &mut Transaction<'_>, prepared: &Prepared, row: &ObjectRow) -> Step<bool> {
     // The token has kept the blocks of the old entries from being used again, so equal entries mean equal content.
     let _ = &prepared.token;
@@ -274,7 +276,7 @@ fn is_still(transaction: &mut Transaction<'_>, prepared: &Prepared, row: &Object
     Ok(true)
 }
 
-/// Replaces the map of the object.
+/// Makes holes, moves entries and refers to the new blocks in the object's map, and sets the object's length.
 fn apply(
     transaction: &mut Transaction<'_>,
     address: ObjectAddress,
@@ -282,7 +284,7 @@ fn apply(
     change: &DataChange,
     written: &Written,
 ) -> Step<()> {
-    // The blocks behind a range that is cut out move into its place, so it must be free at once.
+    // Blocks behind the removed range move into its place, so its chunks must be freed now and not in the background.
     let limit = if change.shift.is_some() { usize::MAX } else { transaction.step_chunks() };
     for holes in &change.holes {
         make_holes(transaction, address, row, holes.clone(), limit)?;

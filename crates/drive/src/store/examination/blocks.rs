@@ -1,4 +1,5 @@
-//! Compares the data of all objects with its checksums, and the references to each block with the free space.
+//! Compares the data of all objects with its checksums, and the references to each block with the bitmaps of free
+//! space.
 //!
 //! The references are counted for a window of blocks at a time, so that the memory does not grow with the volume.
 
@@ -21,7 +22,7 @@ use crate::store::{
     superblock::Superblock,
 };
 
-/// Called with the bytes that were compared, and with all bytes to compare.
+/// A callback that receives the number of bytes compared so far, and the number of all bytes to compare.
 pub type ExaminationProgress = Box<dyn Fn(u64, u64) + Send>;
 
 /// An examination of the blocks of data.
@@ -35,7 +36,7 @@ pub(super) struct BlockExamination<'a> {
     pub(super) progress: ExaminationProgress,
 }
 
-/// The references to the blocks from `first` on.
+/// The counted references to a window of blocks that begins with `first`.
 struct BlockWindow {
     first: u64,
     /// Number of references to each block. The top bit is set if one of the objects is not marked as sharing.
@@ -47,12 +48,12 @@ impl BlockWindow {
         self.first + self.references.len() as u64
     }
 
-    /// Counts a reference. Returns true if it is the first one to a block of this window.
+    /// Counts a reference to a block. Returns true if it is the first one to a block of this window.
     fn count(&mut self, block: u64, may_share: bool) -> bool {
         let Some(index) = block.checked_sub(self.first) else { return false };
         let Some(references) = self.references.get_mut(index as usize) else { return false };
         let is_first = *references & !EXCLUSIVE == 0;
-        // Fewer than 2^31 references: each one takes 12 bytes of the tables.
+        // The count cannot reach the top bit: each reference takes 12 bytes of the tables.
         *references += 1;
         if !may_share {
             *references |= EXCLUSIVE;
@@ -62,7 +63,7 @@ impl BlockWindow {
 }
 
 impl BlockExamination<'_> {
-    /// Examines all blocks.
+    /// Examines all blocks of the drive, one window after the other.
     pub(super) fn run(mut self) -> Result<(), redb::Error> {
         let blocks = self.layout.data_blocks;
         let (mut first, mut used) = (0, 0);
@@ -80,7 +81,7 @@ impl BlockExamination<'_> {
         self.examine_outside()
     }
 
-    /// Counts the references to the blocks of a window, and reads each block with its first reference.
+    /// Counts the references to the blocks of a window. Reads and checks each block when its first reference is found.
     fn count_references(&mut self, window: &mut BlockWindow) -> Result<(), redb::Error> {
         let rows = self.rows;
         rows.each(&key::objects_start(), &key::all_objects_end(), |row_key, row| {
@@ -103,7 +104,7 @@ impl BlockExamination<'_> {
         })
     }
 
-    /// Reads blocks of an object, adjacent ones together, and compares them with their checksums.
+    /// Reads blocks of an object, adjacent ones with one call, and compares them with their checksums.
     fn read(&mut self, object: ObjectAddress, entries: &[(u64, BlockEntry)]) {
         for run in entries.chunk_by(|a, b| a.1.block + 1 == b.1.block) {
             let Some((_, first)) = run.first() else { continue };
@@ -149,7 +150,7 @@ impl BlockExamination<'_> {
             for block in first..first + GROUP_BLOCKS {
                 let bit = (block - first) as usize;
                 let is_used = row.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0);
-                // Bits behind the last block of the drive must be clear.
+                // The bits of blocks behind the end of the drive must be clear.
                 let index = (block - window.first) as usize;
                 let references = window.references.get(index).copied().unwrap_or_default();
                 match (is_used, references != 0) {
@@ -204,7 +205,7 @@ impl BlockExamination<'_> {
         Ok(())
     }
 
-    /// Finds references, groups and reference counts of blocks behind the last one.
+    /// Adds findings for chunks, groups and reference counts that name blocks behind the end of the drive.
     fn examine_outside(&mut self) -> Result<(), redb::Error> {
         let blocks = self.layout.data_blocks;
         let report = &mut *self.report;
@@ -231,6 +232,6 @@ impl BlockExamination<'_> {
 }
 
 const EXCLUSIVE: u32 = 1 << 31;
-/// Blocks (128 GiB) whose references are counted at once: they take 128 MiB of memory. The rows of all objects are read
-/// once for each window, which costs a small part of the time for reading the data.
+/// Number of blocks (128 GiB) whose references are counted at once: the counts take 128 MiB of memory. The rows of all
+/// objects are read once for each window, which takes little time compared with reading the data.
 const WINDOW: u64 = 1 << 25;

@@ -28,11 +28,11 @@ use super::{
     tables::open_database,
 };
 
-/// Examines the drive on `volume`. Returns `None` for a volume of zeros. The volume does not change, and damage is part of
-/// the report.
+/// Examines the object drive on `volume` without changing it. Returns `None` for a volume of zeros. Damage is no error,
+/// but a part of the report.
 ///
 /// # Errors
-/// The volume is not a drive, or not this one, or it cannot be read, or its recovery needs too much memory.
+/// The volume is not a drive, is another drive or cannot be read, or its recovery needs too much memory.
 pub async fn examine_drive(
     volume: Stack,
     options: DriveOptions,
@@ -69,7 +69,7 @@ pub async fn examine_drive(
     Ok(Some(report))
 }
 
-/// Recovers the tables, and examines them and the data. An error is damage that ends the examination.
+/// Recovers the tables, and examines them and the data. An error describes damage that ends the examination.
 async fn examine_tables(
     stack: &Stack,
     options: DriveOptions,
@@ -81,7 +81,7 @@ async fn examine_tables(
         is_intact.then_some(()).ok_or_else(|| "pages of the tables are damaged".to_owned())
     });
     checked.await?;
-    // The drive itself goes on with what a crash has interrupted, and puts everything into the tables.
+    // Open and close the drive, so that it finishes interrupted work and writes all changes to the tables.
     let store = DriveStore::open(Arc::clone(stack), options).await;
     let store = store.map_err(|error| error.to_string())?;
     store.finish_freeing().await.map_err(|error| error.to_string())?;
@@ -101,7 +101,8 @@ async fn examine_tables(
     Ok(())
 }
 
-/// Calls `work` with the tables on a thread of its own, because they block. A panic there counts as damage.
+/// Calls `work` with the tables on a thread of its own, because the tables block. A panic of that thread counts as
+/// damage.
 async fn on_thread<T: Send + 'static>(
     stack: &Stack,
     work: impl FnOnce(&mut redb::Database, Arc<DriveDisk>, &Superblock) -> Result<T, String>
@@ -122,11 +123,11 @@ async fn on_thread<T: Send + 'static>(
             Ok(mut database) => work(&mut database, disk, &layout),
             Err(error) => Err(error.to_string()),
         };
-        // The caller may have gone.
+        // Ignore an error: the task that examines may have been dropped.
         let _ = reply.send(done);
     });
     result.await.unwrap_or_else(|_| Err("the tables cannot be read".to_owned()))
 }
 
-/// Bytes that the recovery may write. The tables of a drive of 1 TiB repair less than this.
+/// Maximum number of bytes that the recovery may write to memory. The tables of a drive of 1 TiB repair less than this.
 const MOST_CHANGES: usize = 256 << 20;

@@ -6,23 +6,23 @@ use object::ObjectAddress;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DriveExamination {
     pub partitions: u64,
-    /// User objects and collections.
+    /// Number of user objects and collections.
     pub objects: u64,
-    /// Rows of the tables, without the named records.
+    /// Number of rows of the tables, without the named records.
     pub rows: u64,
-    /// Rows whose kind this program does not know. They were not examined.
+    /// Number of rows whose kind this program does not know. They were not examined.
     pub unknown_rows: u64,
-    /// Bytes of data that were read and compared with their checksums.
+    /// Number of bytes of data that were read and compared with their checksums.
     pub bytes: u64,
-    /// Facts that need no action, such as that the drive was not closed.
+    /// Observations that need no action, such as that the drive was not closed.
     pub notes: Vec<String>,
-    /// The first 1,024 findings.
+    /// The first 1,024 findings of damage.
     pub findings: Vec<DriveFinding>,
     /// Number of all findings.
     pub found: u64,
 }
 
-/// A part of the drive that is not as it should be.
+/// One kind of damage at one place of the drive.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DriveFinding {
     pub kind: DriveFindingKind,
@@ -32,7 +32,7 @@ pub struct DriveFinding {
 /// The kind of damage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DriveFindingKind {
-    /// The tables as a whole cannot be used, or a row has a wrong form.
+    /// The tables as a whole cannot be used, or a row does not have the form of its kind.
     Tables,
     /// The row of a root, partition, object or collection contradicts other rows.
     Object,
@@ -40,7 +40,7 @@ pub enum DriveFindingKind {
     Data,
     /// A block has more references than its reference count says, or fewer.
     References,
-    /// A block counts as used, but nothing refers to it.
+    /// A block counts as used, but no object refers to it.
     Leaked,
     /// A block counts as free, but an object refers to it.
     Free,
@@ -52,7 +52,7 @@ pub enum DriveFindingKind {
 }
 
 impl DriveFindingKind {
-    /// Returns the name for reports.
+    /// Returns the name of the kind of damage for reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -87,7 +87,8 @@ impl DriveExamination {
         self.find(kind, format!("{object}: {text}"));
     }
 
-    /// Adds a finding unless two numbers are equal: the first one is kept in a row, the second one was counted.
+    /// Adds a finding unless two numbers are equal: `kept` is in a row of the tables, `counted` was counted by the
+    /// examination.
     pub(super) fn compare(
         &mut self,
         kind: DriveFindingKind,
@@ -101,5 +102,5 @@ impl DriveExamination {
     }
 }
 
-/// Findings of which the texts are kept: enough for a person, and a bound for a volume of random bytes.
+/// Maximum number of findings whose texts are kept: enough for a person, and a bound for a volume of random bytes.
 const MOST_FINDINGS: usize = 1024;

@@ -5,7 +5,7 @@ use redb::{Database, ReadOnlyTable, ReadableDatabase};
 
 use crate::store::{key::Key, tables::ROWS};
 
-/// The rows of a drive that nothing changes any more.
+/// The rows of a drive's tables as of one commit. The drive is not in use.
 pub(super) struct ExaminedRows(ReadOnlyTable<&'static [u8], &'static [u8]>);
 
 impl ExaminedRows {
@@ -22,7 +22,7 @@ impl ExaminedRows {
         Ok(self.0.get(key)?.is_some())
     }
 
-    /// Calls `each` for the rows from `start` on before `end`.
+    /// Calls `each` for the rows whose keys are from `start` to before `end`.
     pub(super) fn each(
         &self,
         start: &[u8],

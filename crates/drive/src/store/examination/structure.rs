@@ -1,4 +1,4 @@
-//! Compares the rows of the tables with each other.
+//! Compares the rows of the tables with each other: counts, memberships, attributes and request tags.
 
 use bytes::Bytes;
 use object::{AttributeId, ObjectAddress, ObjectType};
@@ -17,7 +17,7 @@ use crate::store::{
     transaction::Counters,
 };
 
-/// Numbers that the walk through the objects has counted.
+/// Numbers that were counted while all objects were examined.
 #[derive(Default)]
 pub(super) struct WalkedObjects {
     pub(super) objects: u64,
@@ -26,7 +26,8 @@ pub(super) struct WalkedObjects {
     last_content: u64,
 }
 
-/// Examines all rows except the places of blocks. Returns the counted objects.
+/// Examines all rows, but not the blocks that they name. Returns the drive's counters and number of used blocks as
+/// their row says, or `None` if that row is damaged.
 pub(super) fn examine_rows(
     rows: &ExaminedRows,
     report: &mut DriveExamination,
@@ -47,7 +48,7 @@ pub(super) fn examine_rows(
     Ok(Some((counters, used)))
 }
 
-/// Examines the objects of all partitions.
+/// Examines the objects of all partitions, and counts them.
 fn walk(rows: &ExaminedRows, report: &mut DriveExamination) -> Result<WalkedObjects, redb::Error> {
     let mut walked = WalkedObjects::default();
     let root = object_row(rows, report, ObjectAddress::ROOT, ObjectType::Root)?;
@@ -72,7 +73,7 @@ fn walk(rows: &ExaminedRows, report: &mut DriveExamination) -> Result<WalkedObje
     Ok(walked)
 }
 
-/// Returns the row of an object of this type; adds a finding if there is none.
+/// Returns the row of an object that must have this type. Adds a finding if there is none.
 fn object_row(
     rows: &ExaminedRows,
     report: &mut DriveExamination,
@@ -184,7 +185,7 @@ fn examine_members(
     Ok(())
 }
 
-/// Compares the bytes of all attributes of an object with its row, and its memberships with the collections.
+/// Compares the length of all attributes of an object with its row, and its memberships with the collections.
 fn examine_attributes(
     rows: &ExaminedRows,
     report: &mut DriveExamination,
@@ -214,7 +215,7 @@ fn examine_attributes(
     Ok(())
 }
 
-/// Examines the form of each row, and that the object exists which it is about.
+/// Examines the form of each row, and that the object exists to which the row belongs.
 fn examine_each_row(
     rows: &ExaminedRows,
     report: &mut DriveExamination,
@@ -270,7 +271,7 @@ fn examine_each_row(
     Ok(())
 }
 
-/// Adds a finding if a row is longer than `most` bytes or does not consist of whole entries.
+/// Adds a finding if a row is longer than `most` bytes, or does not consist of whole entries.
 fn check_length(
     report: &mut DriveExamination,
     row_key: &Key,
@@ -284,7 +285,7 @@ fn check_length(
     }
 }
 
-/// Examines that an entry in the list of collections is about a collection.
+/// Examines that a row in the list of collections names a collection.
 fn examine_listed(
     rows: &ExaminedRows,
     report: &mut DriveExamination,
@@ -317,7 +318,7 @@ fn examine_member(
     Ok(())
 }
 
-/// Examines that a request tag is in both lists: by its bytes, and by its age.
+/// Examines that a request tag is in both lists, the one by tag and the one by age.
 fn examine_tag(
     rows: &ExaminedRows,
     report: &mut DriveExamination,

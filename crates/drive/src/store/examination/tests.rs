@@ -1,4 +1,4 @@
-//! Examinations of drives whose rows or data were damaged on purpose.
+//! Tests that examinations find damage which was made on purpose in rows or data of a drive.
 
 mod hostile;
 
@@ -60,7 +60,7 @@ async fn set(store: &DriveStore, object: ObjectAddress, attribute: Attribute) {
     store.perform(request).await.expect("set");
 }
 
-/// A drive with two objects, one of them a member of a collection, and with a snapshot of all of that. It is closed.
+/// A closed drive with two objects, one of them a member of a collection, and with a snapshot of all that.
 struct Sample {
     volume: Stack,
     partition: u64,
@@ -109,7 +109,7 @@ async fn all_bytes(volume: &Stack) -> Bytes {
     volume.read(Extent { lba: Lba(0), blocks }).await.expect("read").into_bytes()
 }
 
-/// Replaces a row of the tables with what `change` makes of it; `None` removes it.
+/// Replaces a row of the closed drive by the result of `change`; `None` removes the row.
 async fn change_row(
     volume: &Stack,
     key: Key,
@@ -132,7 +132,7 @@ async fn change_row(
     .expect("changed");
 }
 
-/// Changes one byte of a row.
+/// Returns a change that flips one bit of byte `at` of a row.
 fn flip(at: usize) -> impl FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>> + Send + 'static {
     move |row| {
         let mut row = row.expect("the row is there");
@@ -226,7 +226,7 @@ fn damaged_data_is_found_with_its_object_and_place() {
 
 type Change = Box<dyn FnOnce(Option<Vec<u8>>) -> Option<Vec<u8>> + Send>;
 
-/// Damages one row of a sample, and expects a finding of this kind.
+/// Damages one row of a sample drive, and checks that the examination finds damage of this kind.
 fn expect(what: &str, key: Key, kind: DriveFindingKind, change: Change) {
     run(async {
         let sample = sample().await;
@@ -236,7 +236,7 @@ fn expect(what: &str, key: Key, kind: DriveFindingKind, change: Change) {
     });
 }
 
-/// Sets or clears bits of a bitmap, which is as long as it can be then.
+/// Returns a change that sets or clears bits in byte `at` of a group's bitmap, and gives the bitmap its full length.
 fn bits(at: usize, set: u8, clear: u8) -> Change {
     Box::new(move |row| {
         let mut row = row.expect("the row is there");
