@@ -1,4 +1,4 @@
-//! The parts of an object storage device.
+//! Access to the parts of an object unit, for the status report and for tests.
 
 use osd::ServiceAction;
 use unit::PrimaryUnit;
@@ -7,7 +7,7 @@ use super::{ObjectUnit, description::TOKEN_BYTES};
 use crate::{backing::DriveBacking, security::Security};
 
 impl<S: DriveBacking> ObjectUnit<S> {
-    /// Returns the check of commands, with the numbers of refused ones.
+    /// Returns the check of capabilities, which also counts refused commands.
     #[must_use]
     pub fn security(&self) -> &Security {
         &self.drive.security
@@ -23,13 +23,13 @@ impl<S: DriveBacking> ObjectUnit<S> {
         &self.primary
     }
 
-    /// Returns the service actions of the commands that were begun since the start, with their
-    /// numbers.
+    /// Returns how often commands of each service action were begun since the start. Actions that did not occur are
+    /// left out.
     pub fn performed(&self) -> impl Iterator<Item = (ServiceAction, u64)> + '_ {
         self.performed.counted()
     }
 
-    /// Returns the security token of a nexus.
+    /// Returns the security token of a nexus, which the proof of the method CAPKEY covers.
     pub(super) fn token(&self, nexus: u64) -> [u8; TOKEN_BYTES] {
         self.tokens.lock().get(&nexus).copied().unwrap_or_default()
     }

@@ -9,25 +9,25 @@ use unit::{DeviceCommand, ReservationEffect};
 
 use crate::security::Proof;
 
-/// A command of an object unit.
+/// A parsed command of an object unit.
 #[derive(Clone, Debug)]
 pub enum UnitCommand {
     Primary(PrimaryCommand),
     Object(Arc<ObjectCommand>),
 }
 
-/// A command of OSD-2.
+/// A command of OSD-2 with its CDB, and the result of its first check.
 #[derive(Debug)]
 pub struct ObjectCommand {
     pub cdb: OsdCdb,
-    /// The CDB as the client has signed it.
+    /// The bytes of the CDB, over which the client has made its signature.
     pub bytes: [u8; CDB_BYTES],
-    /// The proof of the command, if it was checked before the data was solicited.
+    /// The result of the capability's first check, if it was made before the data was requested.
     pub proof: OnceLock<Proof>,
 }
 
 impl UnitCommand {
-    /// Parses a CDB.
+    /// Parses a CDB of SPC or OSD-2.
     ///
     /// # Errors
     /// 5/20/00 for an unknown command and for those of OSD-1; 5/24/00 for a reserved value.
@@ -68,7 +68,7 @@ impl DeviceCommand for UnitCommand {
         match self {
             Self::Primary(command) => command.effect(),
             Self::Object(command) if only_reads(&command.cdb.command) => {
-                // The lists of any command can set attributes.
+                // Even a command that only reads can set attributes with its lists.
                 match command.cdb.attributes {
                     osd::AttributeParameters::SetOne { .. }
                     | osd::AttributeParameters::Page { set: Some(_), .. }
@@ -100,7 +100,7 @@ impl DeviceCommand for UnitCommand {
     }
 }
 
-/// Returns true for a command that changes nothing, apart from its lists.
+/// Returns true for a command that changes no object, apart from the attributes in its lists.
 const fn only_reads(command: &Command) -> bool {
     matches!(
         command,

@@ -1,5 +1,5 @@
-//! Makes the Data-In buffer of a command from the reply of the store: command data, retrieved
-//! attributes, integrity information, with zeros between them.
+//! Makes the Data-In buffer of a command from the reply of the store: command data, retrieved attributes and integrity
+//! information, with zeros between them.
 
 use std::ops::Range;
 
@@ -18,21 +18,20 @@ use volume::Data;
 use super::layout::InLayout;
 use crate::security::Proof;
 
-/// The attributes of the current command page that a request asked for. The store does not know
-/// them.
+/// The attributes of the current command page that a request selects. The unit adds them to the store's reply, because
+/// the response integrity check value among them covers the others.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct CurrentSelections {
-    /// The places of the selections in the list, and the numbers of their attributes.
+    /// The position of each selection in the list, and the number of its attribute.
     one: Vec<(usize, u32)>,
-    /// True if the list has nothing but selections of one attribute each, so that the places in the
-    /// list are those in the reply.
+    /// True if every entry of the list selects one attribute: then positions in the list are positions in the reply.
     is_plain: bool,
     whole_page: bool,
     page_format: bool,
 }
 
 impl CurrentSelections {
-    /// Removes the selections of the current command page from a request to the store.
+    /// Takes the selections of the current command page out of a request to the store.
     pub fn take(request: &mut ObjectRequest) -> Self {
         let is_one =
             |selection: &AttributeSelection| matches!(selection, AttributeSelection::One(_));
@@ -60,12 +59,12 @@ impl CurrentSelections {
         taken
     }
 
-    /// Returns true if the response integrity check value is among the attributes.
+    /// Returns true if the response integrity check value is among the selected attributes.
     fn has_value(&self) -> bool {
         self.whole_page || self.page_format || self.one.iter().any(|(_, number)| *number == 1)
     }
 
-    /// Adds the attributes to a reply of the store.
+    /// Adds the selected attributes of the current command page to a reply of the store.
     fn put(&self, reply: &mut ObjectReply, value: &IntegrityCheckValue) {
         let current = reply.current;
         let attribute = |number| Attribute {
@@ -104,7 +103,7 @@ fn value_of(current: &CurrentCommand, number: u32, value: &IntegrityCheckValue) 
     }
 }
 
-/// Encodes a reply of the store. `capacity` is the number of bytes that the initiator can take.
+/// Encodes Data-In from a reply of the store. `capacity` is the maximum number of bytes that the initiator can receive.
 pub fn encode(
     cdb: &OsdCdb,
     proof: &Proof,
@@ -145,11 +144,11 @@ pub fn encode(
     buffer.data
 }
 
-/// Checks, before the command has any effect, that the initiator can take the integrity information
-/// of the Data-In buffer. Otherwise it could not check what it receives.
+/// Checks that the initiator can receive the integrity information of Data-In, without which it could not check the
+/// data. Call this before the command has any effect.
 ///
 /// # Errors
-/// 5/24/00 with a pointer to its offset.
+/// 5/24/00 with a pointer to the offset of the integrity information.
 pub fn check_capacity(layout: &InLayout, capacity: u64) -> Result<(), Refusal> {
     match &layout.integrity {
         Some(place) if place.end > capacity => Err(Refusal::Field(228)),
@@ -157,14 +156,14 @@ pub fn check_capacity(layout: &InLayout, capacity: u64) -> Result<(), Refusal> {
     }
 }
 
-/// Data-In that never exceeds the capacity of the initiator.
+/// The Data-In buffer while it is filled. Bytes beyond the initiator's capacity are left out.
 struct Buffer {
     data: Data,
     capacity: u64,
 }
 
 impl Buffer {
-    /// Appends zeros up to `place`, and `part` cut to its room.
+    /// Appends zeros up to the start of `place`, then `part`, cut to the length of `place` and to the capacity.
     fn push(&mut self, part: Data, place: &Range<u64>) {
         if part.is_empty() {
             return;
@@ -184,7 +183,7 @@ impl Buffer {
     }
 }
 
-/// Encodes the command data, cut to `length` bytes.
+/// Encodes the data that the command returns, cut to `length` bytes.
 fn command_data(command: &Command, data: ReplyData, length: u64) -> Data {
     let data = match data {
         ReplyData::None => Data::new(),
@@ -220,7 +219,7 @@ const fn kind_of(command: &Command) -> (ListKind, bool) {
     }
 }
 
-/// Encodes the retrieved attributes; nothing if the command asked for none.
+/// Encodes the attributes that the command returns; an empty buffer if it asked for none.
 fn retrieved(cdb: &OsdCdb, mut reply: ObjectReply) -> Vec<u8> {
     match cdb.attributes {
         AttributeParameters::SetOne { .. } => Vec::new(),

@@ -1,4 +1,4 @@
-//! Splits the Data-Out buffer of a command into continuation, data and attributes lists.
+//! Splits the Data-Out buffer of a command into continuation segment, data and attributes lists.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use volume::Data;
 use super::layout::{ListLimits, OutLayout};
 use crate::security::{Proof, Refused, RefusedReason, Security};
 
-/// Checks the Data-Out buffer of a command, and makes the request to the store from it.
+/// Checks the Data-Out buffer of a command, and makes the request to the store from CDB and buffer.
 ///
 /// # Errors
 /// The buffer is too short, or was altered; a list or descriptor is invalid; the capability does
@@ -50,8 +50,8 @@ pub fn parse(
     Ok(request)
 }
 
-/// With the method ALLDATA, checks that the buffer was not altered, and that it has the parts that
-/// the CDB says.
+/// With the method ALLDATA, checks that the buffer was not altered, and that its parts have the lengths that the CDB
+/// says.
 fn check_integrity(
     cdb: &OsdCdb,
     proof: &Proof,
@@ -70,15 +70,15 @@ fn check_integrity(
     if information == expected { Ok(()) } else { Err(altered) }
 }
 
-/// Checks that the descriptor of the continuation segment is one of the command, and that a
-/// scatter/gather list has the length that the CDB says.
+/// Checks that the descriptor of the continuation segment belongs to the command, and that the ranges of a
+/// scatter/gather list have the total length in the CDB.
 fn check_kind(command: &Command, continuation: &Continuation) -> Result<(), Refusal> {
     match (command, continuation) {
         (
             Command::Read { length, start, .. } | Command::Write { length, start, .. },
             Continuation::ScatterGather(entries),
         ) => {
-            // The entries have positions in the object, so a start could only mislead.
+            // The entries have positions in the object, so a start in the CDB would contradict them.
             if *start != 0 {
                 return Err(Refusal::Field(40));
             }
@@ -94,7 +94,7 @@ fn check_kind(command: &Command, continuation: &Continuation) -> Result<(), Refu
         (Command::Query { .. }, Continuation::Query(_))
         | (Command::ReadMapsAndCompare { .. }, Continuation::UserObject(_))
         | (Command::CopyUserObjects { .. }, Continuation::CopySource(_)) => Ok(()),
-        // These have no meaning without their descriptor.
+        // These commands need their descriptor, which names a second object.
         (Command::ReadMapsAndCompare { .. } | Command::CopyUserObjects { .. }, _) => {
             Err(Refusal::Field(48))
         }
@@ -138,7 +138,7 @@ fn parse_lists(
     })
 }
 
-/// Returns a part of the buffer, which is long enough for it.
+/// Returns a part of the Data-Out buffer. The buffer must be long enough for it.
 fn part(buffer: &Data, range: &Range<u64>) -> Data {
     if range.is_empty() {
         return Data::new();
@@ -146,5 +146,5 @@ fn part(buffer: &Data, range: &Range<u64>) -> Data {
     buffer.slice(range.start as usize, (range.end - range.start) as usize)
 }
 
-/// Bytes of a continuation segment before its first descriptor.
+/// Offset in bytes of the first descriptor in a continuation segment.
 const CONTINUATION_HEADER: u16 = 40;

@@ -16,17 +16,17 @@ use unit::{Completion, DeviceModes, DeviceType, Modes, PrimaryUnit, UnitFuture, 
 use super::{ObjectUnit, operations::OPERATIONS};
 use crate::backing::DriveBacking;
 
-/// Bytes of a security token.
+/// Length in bytes of the security token of a nexus.
 pub const TOKEN_BYTES: usize = 16;
 
-/// The facts that INQUIRY and the list of supported commands are made from.
+/// The values from which the unit answers INQUIRY and REPORT SUPPORTED OPERATION CODES.
 pub struct Description<'a> {
     pub primary: &'a PrimaryUnit,
     pub system: SystemId,
     pub least: SecurityMethod,
-    /// The security token of the nexus that asks.
+    /// The security token of the nexus that sends the INQUIRY.
     pub token: [u8; TOKEN_BYTES],
-    /// Returns true for the service actions that the store performs.
+    /// A function that returns true for the service actions which the store performs.
     pub serves: Box<dyn Fn(ServiceAction) -> bool + 'a>,
 }
 
@@ -42,7 +42,8 @@ impl DeviceType for Description<'_> {
 
     fn vpd_page(&self, page: u8) -> Option<Vec<u8>> {
         let body = match page {
-            // Our layout: the least method, the supported methods as bits, the OSD SYSTEM ID.
+            // The layout of this page is our definition: the weakest accepted method, the supported methods as bits,
+            // the OSD SYSTEM ID.
             INFORMATION => {
                 let mut body = vec![self.least as u8, 0x0f, 0, 0];
                 body.extend_from_slice(&self.system);
@@ -98,7 +99,7 @@ impl<S: DriveBacking> DeviceModes for ObjectUnit<S> {
         modes
     }
 
-    /// Makes everything stable that was acknowledged before the unit becomes write-protected.
+    /// Makes all acknowledged changes stable before the unit becomes write-protected.
     fn before_mode_change(
         &self,
         _nexus: u64,
@@ -117,7 +118,7 @@ impl<S: DriveBacking> DeviceModes for ObjectUnit<S> {
     }
 }
 
-/// OSD Information and Security Token (SPC-4, 7.8; content in OSD-2).
+/// Page codes of the VPD pages OSD Information and Security Token (SPC-4, 7.8; content in OSD-2).
 const INFORMATION: u8 = 0xb0;
 const TOKEN: u8 = 0xb1;
 /// MODE SELECT and MODE SENSE, which [`PrimaryUnit::operations`] leaves to the device type.

@@ -12,13 +12,13 @@ use osd::{
 };
 use smallvec::SmallVec;
 
-/// Bounds of the lists of one command.
+/// Limits of the lists in one command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ListLimits {
-    /// Entries of one list, one scatter/gather list or one query. 1,024: a list is parsed in well
-    /// under a millisecond.
+    /// Maximum number of entries of one attributes list, scatter/gather list or query. 1,024: such a list is parsed in
+    /// well under a millisecond.
     pub entries: usize,
-    /// Bytes of one list, or of a continuation segment. 64 KiB: the longest attribute value fits.
+    /// Maximum length in bytes of one list or continuation segment. 64 KiB: the longest attribute value fits.
     pub bytes: u32,
 }
 
@@ -28,40 +28,40 @@ impl Default for ListLimits {
     }
 }
 
-/// The places in the Data-Out buffer.
+/// The ranges of the parts of a command in its Data-Out buffer, in bytes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct OutLayout {
     pub continuation: Range<u64>,
     pub data: Range<u64>,
     pub set: Range<u64>,
     pub get: Range<u64>,
-    /// The integrity information; `None` with methods other than ALLDATA, or if the CDB has none and
-    /// there is no data.
+    /// The range of the integrity information; `None` with methods other than ALLDATA, or if the buffer has no other
+    /// part and the CDB names no offset.
     pub integrity: Option<Range<u64>>,
-    /// Bytes of the buffer that the command uses.
+    /// Number of bytes of the buffer that the command needs.
     pub end: u64,
 }
 
-/// The places in the Data-In buffer.
+/// The ranges of the parts of a command in its Data-In buffer, in bytes.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct InLayout {
-    /// Most bytes of command data, which begin at zero.
+    /// Maximum length in bytes of the command's data, which begins at offset zero.
     pub data: u64,
     pub retrieved: Option<Range<u64>>,
     pub integrity: Option<Range<u64>>,
 }
 
-/// One part of a buffer with the byte of the CDB that gives its place.
+/// One part of a buffer, and the byte of the CDB to which sense data points if the part is refused.
 struct Part {
     range: Range<u64>,
     field: u16,
 }
 
-/// The parts of one buffer, of which there are at most five.
+/// The parts of one buffer, at most five.
 type Parts = SmallVec<[Part; 5]>;
 
 impl OutLayout {
-    /// Returns the places of a command with this method.
+    /// Returns the ranges in Data-Out for a command with this security method.
     ///
     /// # Errors
     /// 5/24/00 with a pointer to a length above the limits, to the offset of a part that overlaps
@@ -104,7 +104,7 @@ impl OutLayout {
         if method == SecurityMethod::AllData && (has_parts || cdb.data_out_integrity.is_some()) {
             let offset = cdb.data_out_integrity.ok_or(Refusal::Field(DATA_OUT_OFFSET))?;
             let place = range(offset, DATA_OUT_INTEGRITY_BYTES as u64, DATA_OUT_OFFSET)?;
-            // The information covers everything before it.
+            // The integrity information must be behind all other parts, since it covers everything before it.
             if parts.iter().any(|part| part.range.end > place.start) {
                 return Err(Refusal::Field(DATA_OUT_OFFSET));
             }
@@ -117,7 +117,7 @@ impl OutLayout {
 }
 
 impl InLayout {
-    /// Returns the places of a command with this method.
+    /// Returns the ranges in Data-In for a command with this security method.
     ///
     /// # Errors
     /// 5/24/00 with a pointer to the offset of a part that overlaps another or wraps around, or to
@@ -144,7 +144,8 @@ impl InLayout {
             layout.integrity = Some(place.clone());
             parts.push(Part { range: place, field: DATA_IN_OFFSET });
         }
-        // Command data without attributes behind it may have any length: the transport cuts it.
+        // Command data without other parts behind it may have any length: the transport cuts it at the initiator's
+        // capacity.
         if !parts.is_empty() {
             parts.push(Part { range: 0..layout.data, field: 32 });
         }
@@ -165,22 +166,22 @@ const fn data_in_length(command: &Command) -> u64 {
     }
 }
 
-/// Returns a range; refuses one that wraps around.
+/// Returns the range of a part. Refuses a range that wraps around, with a pointer to byte `field` of the CDB.
 fn range(start: u64, length: u64, field: u16) -> Result<Range<u64>, Refusal> {
     start.checked_add(length).map(|end| start..end).ok_or(Refusal::Field(field))
 }
 
-/// Returns the end of the last part.
+/// Returns the end of the last part, after a check that no parts overlap.
 ///
 /// # Errors
-/// Two parts overlap: a pointer to the place of the later one in the buffer.
+/// Two parts overlap: the refusal points to the offset of the later one in the buffer.
 fn end_of(parts: &[Part]) -> Result<u64, Refusal> {
     let mut parts: SmallVec<[&Part; 5]> =
         parts.iter().filter(|part| !part.range.is_empty()).collect();
     parts.sort_by_key(|part| (part.range.start, part.range.end));
     for pair in parts.windows(2) {
         if pair[1].range.start < pair[0].range.end {
-            // Command data and continuation have no offset of their own.
+            // Command data and continuation segment have no offset in the CDB, so point to that of the other part.
             let field = if pair[1].field == 32 { pair[0].field } else { pair[1].field };
             return Err(Refusal::Field(field));
         }

@@ -1,8 +1,8 @@
 //! A logical unit of type 11h (object storage device) over a store.
 //!
-//! One command takes this way: the gate of [`unit::gate`] (reservations, unit attentions), the
-//! places of its parts in the buffers (`layout`), the check of its capability (`security`), its data
-//! (`data_out`), the store, and its answer (`data_in`, or `sense`).
+//! A command passes these modules in turn: the gate of [`unit::gate`] (reservations, unit attentions), the ranges of
+//! its parts in the buffers (`layout`), the check of its capability (`security`), its data (`data_out`), the store, and
+//! its answer (`data_in`, or `sense`).
 
 mod layout;
 mod command;
@@ -48,18 +48,18 @@ use crate::{
     security::{Refused, Security},
 };
 
-/// An object storage device that keeps its objects in a store.
+/// A logical unit that is an object storage device, and keeps its objects in a store.
 pub struct ObjectUnit<S> {
     primary: PrimaryUnit,
     drive: Arc<Drive<S>>,
     limits: ListLimits,
-    /// The security tokens of the nexuses by their numbers. A capability with the method CAPKEY is
-    /// valid only with the token of its session.
+    /// The security token of each nexus, by the number of the nexus. A proof of the method CAPKEY is valid only with
+    /// the token of its session.
     tokens: Mutex<HashMap<u64, [u8; TOKEN_BYTES]>>,
     performed: PerformedCounters,
 }
 
-/// The store and the check of its commands.
+/// The store of a drive, and the check of capabilities in front of it.
 struct Drive<S> {
     store: Arc<S>,
     security: Security,
@@ -94,7 +94,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
         }
     }
 
-    /// Begins a task.
+    /// Begins a task: checks reservations and unit attentions, and starts the command.
     fn start<'a>(&'a self, task: Task, turn: TaskTurn<'a>) -> Result<UnitReply<'a>, Completion> {
         let command = gate::begin(&self.primary, self, &task)?;
         let Task { nexus, data_out, data_in_capacity, .. } = task;
@@ -129,8 +129,8 @@ impl<S: DriveBacking> ObjectUnit<S> {
         }
     }
 
-    /// Checks an object command before its data is solicited. A check that would have to wait for
-    /// the store is left to the execution, which makes all checks again.
+    /// Checks an object command before its data is requested. If the check would have to wait for the store, the
+    /// command is admitted unchecked: all checks are made again when it is executed.
     fn admit_object(
         &self,
         nexus: u64,
@@ -166,7 +166,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
             return Err(fail(Refusal::ParameterListLength.into()));
         }
         store.check_room(&cdb.command).await.map_err(|error| fail(error.into()))?;
-        // A second call for the same command would find the same proof.
+        // Ignore an error: a second call for the same command would find the same proof.
         let _ = proof.set(proved);
         Ok(())
     }
@@ -256,7 +256,7 @@ impl<S: DriveBacking> LogicalUnit for ObjectUnit<S> {
 }
 
 impl<S: DriveBacking> FlushedUnit for ObjectUnit<S> {
-    /// Returns true for a flush without lists, so that it has no data in either direction.
+    /// Returns true for a flush without attributes lists, which has no data in either direction.
     fn is_flush(&self, cdb: &[u8]) -> bool {
         let action = match cdb {
             [osd::OPERATION_CODE, _, _, _, _, _, _, _, high, low, ..] => {

@@ -11,7 +11,7 @@ use scsi::OperationCodeEntry;
 
 use super::command::is_served;
 
-/// The commands that the unit performs, ascending by service action.
+/// The OSD commands that the unit performs, ascending by service action.
 pub static OPERATIONS: LazyLock<Vec<OperationCodeEntry>> = LazyLock::new(|| {
     let served = ServiceAction::ALL.iter().filter(|action| is_served(**action));
     served.map(|action| entry(*action)).collect()
@@ -19,7 +19,7 @@ pub static OPERATIONS: LazyLock<Vec<OperationCodeEntry>> = LazyLock::new(|| {
 
 fn entry(action: ServiceAction) -> OperationCodeEntry {
     let (nominal_s, recommended_s) = match action {
-        // They process a whole drive, partition or collection.
+        // These commands process a whole drive, partition, collection or object, so their time limits are long.
         ServiceAction::FormatOsd
         | ServiceAction::ObjectStructureCheck
         | ServiceAction::RemovePartition
@@ -36,17 +36,17 @@ fn entry(action: ServiceAction) -> OperationCodeEntry {
         | ServiceAction::FlushOsd => (5, 60),
         _ => (1, 30),
     };
-    // One small allocation for each command of the table, which lives as long as the process.
+    // Leak one small allocation for each command: the table lives as long as the process.
     let usage = Box::leak(usage(action).to_vec().into_boxed_slice());
     OperationCodeEntry::variable_length(action as u16, usage, nominal_s, recommended_s)
 }
 
-/// Returns the CDB usage data of a command.
+/// Returns the CDB usage data of a command: a bit is set if the command uses this bit of its CDB (SPC-4).
 fn usage(action: ServiceAction) -> [u8; CDB_BYTES] {
     let mut usage = [0; CDB_BYTES];
     let base = base(action);
     let parsed = OsdCdb::parse(&base);
-    // CONTROL, and the fields of the command.
+    // Test the bits of CONTROL, and of the fields of the command.
     for at in (1..2).chain(10..FIXED) {
         for bit in 0..8 {
             let mut changed = base;
@@ -56,7 +56,8 @@ fn usage(action: ServiceAction) -> [u8; CDB_BYTES] {
             }
         }
     }
-    // Attributes parameters, capability and proof: the format in byte 11 decides on the first.
+    // Report all bits of attributes parameters, capability and proof as used: CDBFMT in byte 11 decides about the
+    // first.
     usage[FIXED..].fill(0xff);
     usage[11] |= 0x30;
     usage[0] = base[0];
@@ -65,19 +66,19 @@ fn usage(action: ServiceAction) -> [u8; CDB_BYTES] {
     usage
 }
 
-/// Returns a valid CDB of the command.
+/// Returns a valid CDB of the command, with zeros in most fields.
 fn base(action: ServiceAction) -> [u8; CDB_BYTES] {
     let mut base =
         OsdCdb::new(Command::FlushOsd { scope: object::FlushScope::ContentOrList }).encode();
     base[8..10].copy_from_slice(&(action as u16).to_be_bytes());
-    // KEY TO SET has no valid value zero.
+    // SET KEY has no valid CDB with zero as KEY TO SET.
     if action == ServiceAction::SetKey {
         base[11] |= 3;
     }
     base
 }
 
-/// Offset of the attributes parameters.
+/// Offset in bytes of the attributes parameters in the CDB.
 const FIXED: usize = 52;
 const _: () = assert!(FIXED < CAPABILITY);
 

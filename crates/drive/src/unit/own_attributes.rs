@@ -1,5 +1,5 @@
-//! Attributes that the unit knows and the store does not: the clock, and the policy/security pages
-//! of root and partitions.
+//! Attributes whose values the unit knows and the store does not: the clock, and the policy/security pages of root and
+//! partitions.
 
 use bytes::Bytes;
 use object::{
@@ -13,8 +13,8 @@ use crate::{
     security::{KeyStoreError, Security},
 };
 
-/// Attributes of the policy/security pages that OSD-2 lets clients set. The settings of the unit
-/// decide here, so that a value that was set would have no effect.
+/// Attributes of the policy/security pages that OSD-2 lets clients set, but the unit refuses: the settings of the unit
+/// decide instead, so a value that a client sets would have no effect.
 const FIXED: [AttributeId; 6] = [
     AttributeId::new(ROOT, 0x1),
     AttributeId::new(ROOT, 0x6),
@@ -37,7 +37,7 @@ pub fn check_set(set: &[Attribute]) -> Result<(), ObjectError> {
     }
 }
 
-/// Puts the values of the unit into the reply to a command on `object` with these selections.
+/// Adds the values that the unit knows to the reply to a command on `object`, if `get` selects them.
 ///
 /// # Errors
 /// The keys of the partition cannot be read.
@@ -82,7 +82,7 @@ pub async fn put(
     Ok(())
 }
 
-/// Returns the values of the root or of a partition.
+/// Returns the values that the unit knows about the root or a partition.
 async fn values(
     security: &Security,
     store: &impl DriveBacking,
@@ -132,7 +132,7 @@ async fn values(
 
 const ROOT: u32 = StandardPage::PolicySecurity.of(ObjectType::Root);
 const PARTITION: u32 = StandardPage::PolicySecurity.of(ObjectType::Partition);
-/// The clock of the drive, by which clients make nonces.
+/// The attribute "clock" of the root, from which clients take the time of nonces.
 const CLOCK: AttributeId = AttributeId::new(StandardPage::Information.of(ObjectType::Root), 0x100);
-/// Supported security methods: bit n stands for method n.
+/// Bits of the supported security methods: bit n stands for method n.
 const METHODS: u16 = 0x000f;

@@ -1,10 +1,10 @@
-//! The number of commands of a unit by service action.
+//! Counts the commands of a unit by service action.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use osd::ServiceAction;
 
-/// Counts the commands that a unit has begun.
+/// Number of commands that a unit has begun, for each service action.
 #[derive(Debug)]
 pub struct PerformedCounters([AtomicU64; ServiceAction::ALL.len()]);
 
@@ -16,13 +16,13 @@ impl Default for PerformedCounters {
 
 impl PerformedCounters {
     pub fn count(&self, action: ServiceAction) {
-        // The list of all actions is sorted.
+        // The list of all actions is sorted by code.
         if let Ok(at) = ServiceAction::ALL.binary_search(&action) {
             self.0[at].fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Returns the service actions that have occurred, with their numbers.
+    /// Returns the service actions that have occurred, and how often.
     pub fn counted(&self) -> impl Iterator<Item = (ServiceAction, u64)> + '_ {
         let counts = ServiceAction::ALL.iter().zip(&self.0);
         counts

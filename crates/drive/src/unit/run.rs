@@ -1,4 +1,4 @@
-//! Runs one object command whose data has come.
+//! Performs one object command whose data has arrived.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ use crate::{
     security::{FROZEN_AUDITS, FROZEN_KEYS, KeyStore, Proof, Refused, SetKeyError, guarded_object},
 };
 
-/// An object command with its data.
+/// An object command with its data, ready to be performed.
 pub struct ObjectWork {
     /// The number of the nexus that sent the command.
     pub nexus: u64,
     pub command: Arc<ObjectCommand>,
     pub data_out: Data,
-    /// Bytes of Data-In that the initiator can take.
+    /// Maximum number of bytes that the initiator can receive for this command.
     pub capacity: u64,
 }
 
@@ -66,8 +66,8 @@ impl<S: DriveBacking> ObjectUnit<S> {
         Completion { data_out_length, ..completion }
     }
 
-    /// Returns the proof of a command: the one that was found before its data was solicited, unless
-    /// keys have changed since.
+    /// Returns the proof of a command: the one that was made before its data was requested, unless keys have changed
+    /// since.
     async fn proof(&self, work: &ObjectWork) -> Result<Proof, Refused> {
         let Drive { store, security } = &*self.drive;
         security.clock().keep_ahead(&**store).await?;
@@ -78,7 +78,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
         }
     }
 
-    /// Makes the remaining checks and performs the command.
+    /// Makes the remaining checks, performs the command, and returns the reply of the store.
     async fn perform(
         &self,
         work: &ObjectWork,
@@ -89,7 +89,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
         let Drive { store, security } = &*self.drive;
         let cdb = &work.command.cdb;
         let refuse = |refused| self.refuse(refused);
-        // Take the pass before the policy access tag is read.
+        // Take the pass before `judge` reads the policy access tag: a change of the tag then waits for this command.
         let pass =
             proof.signed.is_some().then(|| security.gate().begin(guarded_object(&cdb.command)));
         security.judge(&**store, cdb, proof).await.map_err(refuse)?;
@@ -106,7 +106,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
             let _forget = Forget::after(security.keys(), &cdb.command, &request.set);
             self.effect(cdb, request).await?
         };
-        // The effect is complete, so that a concurrent change of the tag need not wait for this one.
+        // The effect is complete: a concurrent change of the tag need not wait for this command any more.
         drop(pass);
         if let Some(scope) = drains {
             security.gate().drain(scope).await;
@@ -121,8 +121,8 @@ impl<S: DriveBacking> ObjectUnit<S> {
         match cdb.command {
             Command::SetKey(key) => {
                 self.set_key(key).await?;
-                // The store sets the attributes and keeps the request tag when the key is stable. If
-                // it loses the tag in a crash, the client repeats the command and sets the same key.
+                // The store sets the attributes and keeps the request tag when the key is stable already. If a crash
+                // loses the tag, the client repeats the command and sets the same key.
                 Ok(store.perform(request).await?)
             }
             Command::RemovePartition { partition, .. } => {
@@ -134,7 +134,8 @@ impl<S: DriveBacking> ObjectUnit<S> {
         }
     }
 
-    /// Sets a key. Once begun this is not aborted: the record and the key in memory must agree.
+    /// Performs SET KEY in a task of its own, which an abort of the command does not stop: the stored key and the key
+    /// in memory must agree.
     async fn set_key(&self, key: SetKeyRequest) -> Result<(), Failure> {
         let drive = Arc::clone(&self.drive);
         let set =
@@ -149,21 +150,21 @@ impl<S: DriveBacking> ObjectUnit<S> {
             matches!(refused, Refused::Capability(_, osd::Refusal::NonceTimestampOutOfRange));
         let mut failure = Failure::from(refused);
         if is_nonce_time {
-            // The drive's time, in milliseconds: the client can sign again at once.
+            // Tell the client the drive's time in milliseconds, so that it can sign again at once.
             failure.sense.information = Some(self.security().clock().now().as_ms());
         }
         failure
     }
 }
 
-/// A command that had its effect.
+/// The reply to a command that had its effect.
 struct Done {
     reply: ObjectReply,
     current: CurrentSelections,
 }
 
-/// Returns the object whose commands a changed policy access tag must wait for; `None` if the
-/// command changes no tag.
+/// Returns the object for which a change of policy access tags must wait until all earlier commands have ended; `None`
+/// if the command changes no tag.
 fn tag_scope(command: &Command, set: &[Attribute]) -> Option<ObjectAddress> {
     let is_tag = |attribute: &Attribute| TAGS.contains(&attribute.id.number);
     if !set.iter().any(is_tag) {
@@ -171,14 +172,14 @@ fn tag_scope(command: &Command, set: &[Attribute]) -> Option<ObjectAddress> {
     }
     let object = command.object();
     Some(match command {
-        // The command changes the tags of user objects of the partition.
+        // This command changes tags of user objects in the partition.
         Command::SetMemberAttributes { .. } => ObjectAddress::partition(object.partition),
         _ => object,
     })
 }
 
-/// Makes the drive read the keys of partitions again when a command that changes them has ended, or
-/// was aborted: then it may have had its effect.
+/// When dropped, makes the drive read the keys and frozen keys of partitions again. Hold it during a command that
+/// changes them: even an aborted command may have had its effect.
 struct Forget<'a> {
     keys: &'a KeyStore,
     scope: ForgetScope,
@@ -220,6 +221,6 @@ impl Drop for Forget<'_> {
     }
 }
 
-/// The numbers of the policy access tags in the policy/security pages: that of the object, and in a
-/// partition that of its user objects.
+/// The attribute numbers of the policy access tags in the policy/security pages: the tag of the object itself, and in a
+/// partition the tag of its user objects.
 const TAGS: [u32; 2] = [0x4000_0001, 0x4000_0002];

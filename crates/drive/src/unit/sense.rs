@@ -1,4 +1,4 @@
-//! The one place where a refusal or an error of the store becomes a status and sense data.
+//! Converts a refusal, or an error of the store, to a status and sense data. No other module does this.
 
 use object::{ObjectAddress, ObjectError};
 use osd::{
@@ -14,13 +14,13 @@ use crate::{
     security::{Proof, Refused, SetKeyError},
 };
 
-/// The reason for which a command does not end with GOOD.
+/// The reason why a command does not end with status GOOD.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Failure {
     pub sense: Sense,
-    /// The attributes that the error is about, as page and number.
+    /// Page and number of each attribute that has caused the error.
     pub attributes: Vec<(u32, u32)>,
-    /// The command had its effect, in spite of the sense data.
+    /// True if the command had its effect although it ends with sense data.
     pub is_completed: bool,
 }
 
@@ -30,7 +30,7 @@ impl Failure {
         Self { sense, attributes: Vec::new(), is_completed: false }
     }
 
-    /// READ beyond the end of the object: `read` bytes were returned.
+    /// Returns the sense data of a READ beyond the end of the object, which returned `read` bytes.
     #[must_use]
     pub fn read_past_end(read: u64) -> Self {
         let mut sense = Sense::new(SenseKey::RecoveredError, 0x3b, 0x17);
@@ -38,8 +38,8 @@ impl Failure {
         Self { is_completed: true, ..Self::new(sense) }
     }
 
-    /// Returns the completion, with `data_in` and with the response integrity check value if the
-    /// method of the proof has one. `nonce` is that of the command.
+    /// Returns the completion of a command, with `data_in` and, if the security method requires one, a response
+    /// integrity check value for this nonce.
     #[must_use]
     pub fn completion(
         self,
@@ -99,7 +99,7 @@ impl From<Refused> for Failure {
 impl From<SetKeyError> for Failure {
     fn from(error: SetKeyError) -> Self {
         match error {
-            // KEY TO SET: the key from which the new one is derived is missing.
+            // Point to KEY TO SET: the key from which the new key is derived is not set.
             SetKeyError::NoParent => Sense::invalid_field_in_cdb(11).into(),
             SetKeyError::Store(error) => error.into(),
         }
@@ -116,8 +116,8 @@ impl From<ObjectError> for Failure {
     }
 }
 
-/// The bits of all functions of a command in the OSD object identification descriptor: validation,
-/// the command, its attributes lists and their checks.
+/// The bits of the OSD object identification descriptor for all functions of a command: its validation, the command
+/// itself, its attributes lists and their checks.
 const ALL_FUNCTIONS: u32 = 0xb010_3030;
 
 #[cfg(test)]

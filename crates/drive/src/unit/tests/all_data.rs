@@ -1,4 +1,4 @@
-//! The method ALLDATA: the data of both directions is proved.
+//! Tests of the method ALLDATA, with which the data of both directions is proved.
 
 use object::{AttributeId, AttributeSelection};
 use osd::{
@@ -8,7 +8,7 @@ use osd::{
 
 use super::*;
 
-/// Returns a signed WRITE of `data` with a list that sets the username, and its Data-Out.
+/// Returns a signed WRITE of `data` with a list that sets the attribute "username", and its Data-Out buffer.
 fn write(bench: &Bench, data: &[u8]) -> (SignedCdb, Vec<u8>) {
     let command = Command::Write { object: OBJECT, length: data.len() as u64, start: 0 };
     let mut cdb = bench.cdb(command);

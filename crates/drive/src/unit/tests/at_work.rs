@@ -1,4 +1,4 @@
-//! Commands that are at work at the same time.
+//! Tests of commands that are performed at the same time.
 
 use std::{
     pin::pin,
@@ -37,7 +37,7 @@ async fn a_changed_policy_tag_is_answered_only_when_no_command_under_the_old_one
     assert_eq!(stored.as_ref(), [0, 0, 0, 2], "the tag is in force for new commands");
     held.add_permits(1);
     data_in(read.await);
-    // Two changes at the same time do not wait for each other.
+    // Two changes of a policy access tag at the same time must not wait for each other.
     data_in(first.await);
     data_in(second.await);
 }

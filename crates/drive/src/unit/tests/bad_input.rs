@@ -1,5 +1,5 @@
-//! CDBs, lists and continuation segments that lie: each ends with clear sense data, and changes
-//! nothing.
+//! Tests of CDBs, lists and continuation segments with invalid fields: the unit must refuse each with fitting sense
+//! data, and change no object.
 
 use object::{Attribute, Continuation, ScatterEntry};
 use osd::{
@@ -9,7 +9,7 @@ use osd::{
 
 use super::*;
 
-/// A unit without security, whose store counts what it performs.
+/// A unit without security. The store behind it counts the commands that reach it.
 struct Refusing(Bench);
 
 impl Refusing {
@@ -17,7 +17,8 @@ impl Refusing {
         Self(Bench::new(SecurityMethod::NoSec).await)
     }
 
-    /// Checks that a command is refused with these codes, with and without a request for its data.
+    /// Checks that a command is refused with these ASC, ASCQ and field pointer, both when its data is requested and
+    /// when it arrives at once.
     async fn expect(&self, cdb: &[u8], out: Vec<u8>, expected: (u8, u8, Option<u16>)) {
         for completion in
             [self.0.run(cdb, out.clone()).await, self.0.run_unsolicited(cdb, out).await]

@@ -9,7 +9,7 @@ use super::*;
 
 const PID: u64 = 0x1717_1717;
 
-/// Makes a CDB of libosd.
+/// A CDB and its Data-Out, as libosd (the initiator of Linux) makes them.
 struct Libosd {
     cdb: [u8; 236],
     out: Vec<u8>,
@@ -21,7 +21,7 @@ impl Libosd {
         cdb[0] = 0x7f;
         cdb[7] = 228;
         cdb[8..10].copy_from_slice(&(action as u16).to_be_bytes());
-        // Lists without entries: offsets FFFFFFFFh.
+        // Lists without entries have the offset FFFFFFFFh.
         cdb[11] = 3 << 4;
         for at in [56, 64, 72] {
             cdb[at..at + 4].fill(0xff);
@@ -46,7 +46,7 @@ impl Libosd {
         self
     }
 
-    /// Bytes 32 to 47: length and start of a transfer.
+    /// Sets bytes 32 to 47 of the CDB: length and start of a transfer.
     fn range(self, length: u64, start: u64) -> Self {
         self.long(32, length).long(40, start)
     }
@@ -85,7 +85,7 @@ impl Libosd {
         self.word(52, length).word(56, offset).word(60, allocation).word(64, retrieved)
     }
 
-    /// Puts a scatter/gather descriptor before the data.
+    /// Puts a continuation segment with a scatter/gather list before the data.
     fn scatter(self, entries: &[ScatterEntry]) -> Self {
         let mut segment = vec![0; 40];
         segment[0] = 1;
@@ -110,7 +110,7 @@ async fn the_osd_test_of_the_linux_kernel_passes() {
     osd_test(&Bench::empty(SecurityMethod::NoSec).await).await;
 }
 
-/// The sequence of the kernel's osd_test.
+/// Performs the commands of the Linux kernel's osd_test in their order.
 pub(super) async fn osd_test<S: DriveBacking>(bench: &Bench<S>) {
     use ServiceAction::*;
     let first: Vec<(u32, u32)> =
@@ -164,7 +164,7 @@ pub(super) async fn osd_test<S: DriveBacking>(bench: &Bench<S>) {
     assert_eq!(gone.sense.map(|sense| sense.key as u8), Some(5));
 }
 
-/// The part of the sequence with attributes: of an object with 4096 bytes, written again with `data`.
+/// Performs the attribute commands of osd_test, on an object of 4096 bytes that is written again with `data`.
 async fn osd_test_attributes<S: DriveBacking>(bench: &Bench<S>, data: &[u8]) {
     use ServiceAction::*;
     let good = async |command: Libosd| data_in(command.run(bench).await);
@@ -214,7 +214,7 @@ async fn lists_without_length_may_have_offsets_of_zero() {
         read = read.word(at, 0);
     }
     assert!(data_in(read.run(&bench).await).is_empty());
-    // CDBFMT may be zero, too, in a CDB without attributes.
+    // In a CDB without attributes, CDBFMT may also be zero.
     let mut plain =
         OsdCdb::new(Command::List { partition: 0, list: ListRequest::default() }).encode();
     plain[11] = 0;

@@ -1,4 +1,4 @@
-//! Tests of the unit with a store in memory.
+//! Tests of the object unit, most of them with a store in memory.
 
 mod linux;
 mod signed;
@@ -31,7 +31,7 @@ use crate::{
 const OBJECT: ObjectAddress = ObjectAddress::new(PARTITION, 0x1_0001);
 const VERSION: u8 = 5;
 
-/// A unit with one nexus.
+/// An object unit with one nexus that sends commands.
 struct Bench<S = MemoryStore> {
     unit: ObjectUnit<S>,
     nexus: Nexus,
@@ -39,13 +39,13 @@ struct Bench<S = MemoryStore> {
 }
 
 impl Bench {
-    /// Returns an empty drive in memory.
+    /// Returns a unit whose drive has no objects and no keys.
     async fn empty(least: SecurityMethod) -> Self {
         let clock = Arc::new(DriveClock::new(TestTime::new(1_000_000)));
         Self::over(Arc::new(MemoryStore::new()), clock, least).await
     }
 
-    /// Returns a drive with [`OBJECT`], which has no data, and with all keys.
+    /// Returns a unit whose drive has the empty object [`OBJECT`] and, unless `least` is NOSEC, all keys to use it.
     async fn new(least: SecurityMethod) -> Self {
         let bench = Self::empty(least).await;
         let store = bench.unit.store();
@@ -68,7 +68,7 @@ impl<S: DriveBacking> Bench<S> {
         let nexus = nexus(1);
         unit.nexus_opened(&nexus);
         let bench = Self { unit, nexus, random: Cell::new(0) };
-        // The first command of a nexus reports the start.
+        // The first command of a nexus ends with a unit attention (power on).
         let first = bench.run(&[0; 6], Vec::new()).await;
         assert_eq!(first.sense.map(|sense| sense.asc), Some(0x29));
         bench
@@ -98,7 +98,7 @@ impl<S: DriveBacking> Bench<S> {
         }
     }
 
-    /// Performs a command as a session does: it is admitted before its data comes.
+    /// Performs a command as a session does: the unit admits it, then its data arrives.
     async fn run(&self, cdb: &[u8], data_out: Vec<u8>) -> Completion {
         let mut task = self.task(cdb, data_out);
         if !task.data_out.is_empty() {
@@ -111,7 +111,7 @@ impl<S: DriveBacking> Bench<S> {
         self.unit.execute(task).await
     }
 
-    /// Performs a command whose data came at once, without a request.
+    /// Performs a command whose data arrives with it, so that the unit does not admit it before.
     async fn run_unsolicited(&self, cdb: &[u8], data_out: Vec<u8>) -> Completion {
         self.unit.execute(self.task(cdb, data_out)).await
     }
@@ -128,7 +128,7 @@ impl<S: DriveBacking> Bench<S> {
         }
     }
 
-    /// Returns a CDB with a fresh nonce.
+    /// Returns a CDB of the command with a nonce that was not used.
     fn cdb(&self, command: Command) -> OsdCdb {
         self.random.set(self.random.get() + 1);
         let mut cdb = OsdCdb::new(command);

@@ -1,4 +1,4 @@
-//! The unit over the store on a volume.
+//! Tests of the unit with the store that keeps objects on a volume.
 
 use volume::{Geometry, MemVolume, Stack};
 
@@ -67,7 +67,7 @@ async fn keys_and_data_survive_a_restart_and_used_nonces_do_not() {
     let signed = bench.signed(read, &bench.capability(all));
     assert_eq!(data_in(bench.run(&signed.bytes, Vec::new()).await), b"hello");
 
-    // A removed partition leaves neither keys nor permissions to its successor.
+    // A new partition with the identifier of a removed one must inherit neither keys nor capabilities.
     let remove = Command::RemovePartition { partition: PARTITION, with_contents: true };
     let capability = Capability::for_object(partition, kind, all, method);
     let signed = bench.signed_with(bench.cdb(remove), &capability, &root.authentication);

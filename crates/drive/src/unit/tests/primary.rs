@@ -1,4 +1,4 @@
-//! The properties that the unit reports, and its modes and reservations.
+//! Tests of the properties that the unit reports, and of its modes and reservations.
 
 use osd::ServiceAction;
 use scsi::vpd::SupportedPages;
@@ -73,7 +73,7 @@ async fn a_write_protected_unit_refuses_every_change_and_still_reads() {
     select[0] = 0;
     select[2] = 0;
     select[4] &= 0x3f;
-    // SWP of the Control mode page.
+    // Set SWP (software write protect) in the Control mode page.
     select[4 + 4] |= 0x08;
     let length = select.len() as u8;
     data_in(bench.run(&[0x15, 0x10, 0, 0, length, 0], select).await);

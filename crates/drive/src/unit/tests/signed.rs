@@ -1,4 +1,4 @@
-//! Signed commands from CDB to answer.
+//! Tests of signed commands, from the CDB to the answer.
 
 use object::{AttributeId, AttributeSelection, SetKeyRequest};
 use osd::{
@@ -56,7 +56,7 @@ async fn a_nonce_is_used_once_whether_the_data_came_at_once_or_not() {
     for solicited in [false, true] {
         let signed = bench.signed(bench.cdb(write(5, 0)), &capability);
         let data = || b"hello".to_vec();
-        // Two copies are admitted, since neither has been performed.
+        // Both copies of the command are admitted, since neither has been performed yet.
         let admit = || bench.unit.admit(&bench.nexus, &Cdb::new(&signed.bytes), 5).unwrap();
         let (one, two) = if solicited { (admit(), admit()) } else { (None, None) };
         let task = |admitted| Task { admitted, ..bench.task(&signed.bytes, data()) };
@@ -113,7 +113,7 @@ async fn the_status_good_is_proved_in_the_current_command_page() {
         retrieved: Some(space),
         set: None,
     };
-    // The permission to read suffices for it.
+    // The permission to read suffices to read the current command page.
     let signed = bench.signed(cdb, &bench.capability(Permissions::READ));
     let answer = data_in(bench.run(&signed.bytes, get).await);
     let current = object::CurrentCommand {
@@ -290,7 +290,7 @@ async fn ranges_in_the_data_are_proved_and_limited_by_the_capability() {
         assert_eq!(codes(&outside), Some((0x24, 0x00, Some(40))), "{start}");
     }
     let (cdb, mut out) = command(0);
-    // The client moves the range into that of the capability, without the key.
+    // Without the key, a client alters the range so that it is within the capability's range.
     out[55] = 100;
     assert_eq!(codes(&bench.run(&cdb, out).await), Some((0x26, 0x0f, None)));
     assert_eq!(bench.unit.store().performed(), 0);
@@ -307,7 +307,7 @@ async fn set_key_needs_a_signed_command_whatever_the_unit_requires() {
     let bench = Bench::empty(SecurityMethod::CapKey).await;
     let key = master().authentication;
     let once = bench.signed_with(bench.cdb(request), &capability(SecurityMethod::CapKey), &key);
-    // An observer could send these bytes again in the session.
+    // An observer could send these bytes again in the same session, so SET KEY with CAPKEY is refused each time.
     for _ in 0..2 {
         let refused = bench.run(&once.bytes, Vec::new()).await;
         assert_eq!(codes(&refused), Some((0x24, 0x00, Some(82))));
@@ -336,14 +336,14 @@ async fn a_refused_time_of_a_nonce_is_answered_with_the_time_of_the_drive() {
     assert!(refused.object_sense.unwrap().response_integrity.is_some(), "the time is signed");
 }
 
-/// The client of a capability for one object must not find out which others exist.
+/// A client with a capability for one object must not find out which other objects exist.
 #[tokio::test]
 async fn a_capability_for_one_object_shows_nothing_about_others() {
     let bench = Bench::new(SecurityMethod::CmdRsp).await;
     let exists = ObjectAddress::new(PARTITION, 0x1_0002);
     bench.unit.store().add(exists, ObjectType::UserObject);
     let absent = ObjectAddress::new(PARTITION, 0x1_0003);
-    // No key of the second one is set, and the third one does not exist.
+    // `without_key` is in a partition that has no key, `nowhere` in a partition that does not exist.
     let without_key = ObjectAddress::new(PARTITION + 1, 0x1_0001);
     bench.unit.store().add(ObjectAddress::partition(PARTITION + 1), ObjectType::Partition);
     let nowhere = ObjectAddress::new(PARTITION + 2, 0x1_0001);
@@ -375,7 +375,7 @@ async fn a_capability_for_one_object_shows_nothing_about_others() {
         assert_eq!(answers[0], answers[1], "{:?}", command(exists));
         assert_eq!(answers[2], answers[3], "{:?}", command(nowhere));
     }
-    // Joining a collection would show whether it exists, and changes it.
+    // Joining a collection would change it, and would show whether it exists.
     let collection = ObjectAddress::new(PARTITION, 0x1_0009);
     bench.unit.store().add(collection, ObjectType::Collection);
     for id in [collection.object, 0x1_000a] {
