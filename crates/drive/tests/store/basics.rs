@@ -1,4 +1,4 @@
-//! Single commands.
+//! Each test performs one kind of command on a drive in memory.
 
 use drive::{DriveStore, OpenError};
 use object::{
@@ -178,7 +178,7 @@ fn a_damaged_block_fails_for_its_range_only() {
         let object = create(&store, partition).await;
         write(&store, object, 0, vec![7; 3 * 4096]).await.unwrap();
         flush(&store).await.unwrap();
-        // Find the second block on the volume and damage it.
+        // Find the object's second block on the volume, and damage it.
         let blocks = volume.geometry().blocks / 8;
         let mut found = Vec::new();
         for block in 0..blocks {
@@ -269,7 +269,7 @@ fn a_read_of_more_than_one_answer_has_is_refused_and_not_shortened() {
         assert_eq!(read(&store, object, 0, 64 * MIB).await.unwrap().len() as u64, 64 * MIB);
         let refused = ObjectError::InvalidField { field: RefusedField::Length };
         assert_eq!(read(&store, object, 0, 64 * MIB + 1).await, Err(refused));
-        // Bytes behind the end are not returned.
+        // A READ beyond the end returns only the bytes up to the end.
         assert_eq!(read(&store, object, 64 * MIB, 1 << 40).await.unwrap().len() as u64, MIB);
     });
 }

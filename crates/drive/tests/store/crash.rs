@@ -22,14 +22,14 @@ use volume::Stack;
 
 use crate::support::*;
 
-/// A user object: its bytes and its attribute 10000h/1h.
+/// A user object as the script knows it: its bytes and its attribute 10000h/1h.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Known {
     bytes: Vec<u8>,
     attribute: Vec<u8>,
 }
 
-/// The state of a drive: its partitions and user objects, and a named record.
+/// The content of a drive: its partitions, its user objects, and the named record of the test.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct DriveContent {
     partitions: BTreeSet<u64>,
@@ -41,9 +41,9 @@ struct DriveContent {
 #[derive(Clone, Debug, Default)]
 struct History {
     states: Vec<DriveContent>,
-    /// Partitions that are snapshots: nothing in them changes.
+    /// Partitions that are snapshots. The script does not change objects in them.
     snapshots: BTreeSet<u64>,
-    /// Identifiers that the drive has given out.
+    /// Identifiers that the drive has assigned. None may be assigned again.
     given: BTreeSet<u64>,
     boot_epoch: u16,
 }
@@ -53,14 +53,14 @@ impl History {
         self.states.last().cloned().unwrap_or_default()
     }
 
-    /// Notes that everything before now is stable.
+    /// Notes that the newest state is stable: after a crash no older state is permitted.
     fn flushed(&mut self) {
         let last = self.last();
         self.states = vec![last];
     }
 }
 
-/// The result of a command: it was done, or the disk failed.
+/// The outcome of one step of the script: an error means that the simulated disk failed.
 type Done = Result<(), ObjectError>;
 
 struct ScriptRun<'a> {
@@ -70,7 +70,8 @@ struct ScriptRun<'a> {
 }
 
 impl ScriptRun<'_> {
-    /// Notes the state in which a command is wholly done. If it fails, both states are possible.
+    /// Notes the state after a command, before the command is sent. If the command fails, the old and the new state are
+    /// both permitted.
     fn note(&mut self, state: DriveContent) {
         self.history.states.push(state);
     }
@@ -103,7 +104,7 @@ impl ScriptRun<'_> {
     }
 
     async fn create_partition(&mut self, mut state: DriveContent) -> Done {
-        // The new identifier is not known before the command is done.
+        // The drive chooses the identifier, so the new state can be noted only after the command.
         let reply = perform(self.store, Command::CreatePartition { requested: 0 }).await?;
         let id = reply.current.object.partition;
         self.give(id);
@@ -233,7 +234,7 @@ impl ScriptRun<'_> {
     }
 }
 
-/// Reads everything that a drive has.
+/// Reads all partitions, objects and the named record of a drive.
 async fn content(store: &DriveStore) -> Result<DriveContent, ObjectError> {
     let mut found = DriveContent::default();
     found.partitions.extend(list(store, 0, 100).await?);
@@ -248,7 +249,7 @@ async fn content(store: &DriveStore) -> Result<DriveContent, ObjectError> {
         }
     }
     found.record = store.record("name").await?.map(|record| record.to_vec());
-    // Copies share blocks.
+    // Copies share blocks with their source, so the sum over all objects may exceed the used bytes, but not be less.
     if used < store.statistics().used_bytes {
         let counted = store.statistics().used_bytes;
         return Err(ObjectError::Storage(format!("{used} bytes used, {counted} counted")));
@@ -256,7 +257,8 @@ async fn content(store: &DriveStore) -> Result<DriveContent, ObjectError> {
     Ok(found)
 }
 
-/// Performs a script on a drive until its disk fails, or for `steps` commands. Returns a fault.
+/// Performs `steps` commands of a script on a drive, or fewer if its disk fails. Returns an error only if the content
+/// of the drive is wrong.
 async fn perform_script(
     volume: &Stack,
     mutant: Option<DriveMutant>,
@@ -278,7 +280,8 @@ async fn perform_script(
     Ok(())
 }
 
-/// Checks the content of a drive that was just opened. The disk may fail meanwhile.
+/// Checks that a drive that was just opened has a permitted state. If its disk fails meanwhile, there is nothing to
+/// check.
 async fn check(store: &DriveStore, history: &mut History) -> Result<(), String> {
     if store.boot_epoch() <= history.boot_epoch {
         return Err(format!("boot epoch {} came twice", store.boot_epoch()));
@@ -300,7 +303,7 @@ async fn check(store: &DriveStore, history: &mut History) -> Result<(), String> 
             differences(&found, &history.last())
         ));
     }
-    // Whatever was found is stable: opening the drive made it so.
+    // Opening the drive made its content stable, so no other state is permitted any more.
     history.states = vec![found];
     Ok(())
 }
@@ -407,7 +410,7 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime")
 }
 
-/// Returns the number of disk operations of a script that runs without a crash.
+/// Returns the number of disk operations of the script `seed` if it runs without a crash.
 fn operations(seed: u64) -> u64 {
     let volume = Arc::new(new_disk(seed));
     run_script(&volume, seed, None, &mut History::default()).expect("no fault without a crash");
@@ -493,7 +496,7 @@ fn every_omitted_sync_is_detected() {
 }
 
 const VOLUME: u64 = 16 << 20;
-/// Commands in a script.
+/// Number of commands in a script.
 const STEPS: u64 = 40;
 /// Number of crash points if FOREBAY_DRIVE_CRASH_POINTS is not set.
 const POINTS: u64 = 20_000;

@@ -1,4 +1,4 @@
-//! Tests of the object drive on simulated disks.
+//! Tests of the store of an object drive on simulated disks.
 
 mod support;
 mod drive_model;

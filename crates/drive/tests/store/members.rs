@@ -1,4 +1,4 @@
-//! Collections, and the commands on their members.
+//! Tests of collections, and of the commands on their members.
 
 use std::time::Duration;
 

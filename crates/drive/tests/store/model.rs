@@ -1,4 +1,4 @@
-//! Random commands next to a model in memory, with restarts in between.
+//! Performs random commands on a drive and on a model in memory, with restarts in between, and compares the two.
 
 use drive::DriveStore;
 use object::{Attribute, Command, ObjectAddress, ObjectError, ObjectRequest, ObjectStore};
@@ -155,5 +155,5 @@ fn random_commands_have_the_effect_that_the_model_has() {
     assert!(performed > 10 * refused, "most commands have an effect");
 }
 
-/// Scripts in the ordinary run, which takes some seconds.
+/// Number of scripts in the ordinary run, which takes some seconds.
 const SCRIPTS: u64 = 40;

@@ -1,4 +1,5 @@
-//! Changes of many chunks: their effect is seen at once, and their blocks are freed in steps, also after a crash.
+//! Tests of changes to many chunks (of 1 MiB) of an object: their effect is seen at once, and their blocks are freed in
+//! steps, also after a crash.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +13,7 @@ use crate::support::*;
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;
 
-/// The options of a drive with steps of two chunks.
+/// Returns options with which the drive frees the blocks of at most two chunks in one step.
 fn small_steps() -> DriveOptions {
     let mut options = options();
     options.limits.step_chunks = 2;
@@ -23,7 +24,7 @@ async fn open_small(volume: &Stack) -> DriveStore {
     DriveStore::open(volume.clone(), small_steps()).await.expect("opened")
 }
 
-/// An object as its length and the first byte of each written block.
+/// The expected content of a sparse object: its length in bytes, and the byte that fills each written block.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Sparse {
     length: u64,
@@ -41,7 +42,7 @@ impl Sparse {
     }
 }
 
-/// Reads an object whose blocks have equal bytes.
+/// Reads an object and checks that all bytes of each block are equal.
 async fn sparse(store: &DriveStore, object: ObjectAddress) -> Result<Sparse, ObjectError> {
     let length = get(store, object, 1, 0x82).await?;
     let length = u64::from_be_bytes(length.as_ref().try_into().expect("8 bytes"));
@@ -64,7 +65,7 @@ async fn sparse(store: &DriveStore, object: ObjectAddress) -> Result<Sparse, Obj
     Ok(found)
 }
 
-/// Writes a block into each of some chunks.
+/// Writes one block at the start of each of these chunks.
 async fn write_chunks(store: &DriveStore, object: ObjectAddress, chunks: std::ops::Range<u64>) {
     for chunk in chunks {
         write(store, object, chunk * MIB, vec![7; BLOCK as usize]).await.unwrap();
@@ -86,7 +87,7 @@ fn a_cleared_range_reads_as_zeros_while_its_blocks_are_still_to_be_freed() {
         let mut expected = before.clone();
         expected.clear(10 * 256..89 * 256);
         assert_eq!(sparse(&store, object).await.unwrap(), expected);
-        // A write into the range is seen, and the rest of its chunk stays zeros.
+        // A write into the cleared range is seen, and the rest of its chunk reads as zeros.
         write(&store, object, 50 * MIB + BLOCK, vec![9; BLOCK as usize]).await.unwrap();
         expected.blocks.insert(50 * 256 + 1, 9);
         assert_eq!(sparse(&store, object).await.unwrap(), expected);
@@ -118,7 +119,7 @@ fn a_removed_object_is_freed_after_a_restart_and_its_space_is_had_for_the_asking
         perform(&store, Command::Remove { object }).await.unwrap();
         let removed = ObjectAddress::partition(partition);
         assert_eq!(get_number(&store, removed, 0x3000_0001, 0x81).await, 0);
-        // The worker has not freed everything yet, and the write gets its blocks all the same.
+        // The background task has not freed all blocks yet. A write that needs blocks must not fail for that.
         let other = create(&store, partition).await;
         write(&store, other, 0, vec![8; MIB as usize]).await.unwrap();
         flush(&store).await.unwrap();
@@ -155,7 +156,7 @@ fn a_tebibyte_is_cleared_with_one_commit() {
 
 type Objects = BTreeMap<ObjectAddress, Sparse>;
 
-/// A script on sparse objects, and the states that the drive may have after a crash.
+/// Performs random commands on sparse objects, and notes the states that the drive may have after a crash.
 struct SparseScript<'a> {
     store: &'a DriveStore,
     rng: Rng,
@@ -216,7 +217,8 @@ impl SparseScript<'_> {
     }
 }
 
-/// Opens the drive, checks its content, and performs random commands until the disk fails. Returns a fault.
+/// Opens the drive, checks its content, and performs random commands until the disk fails. Returns an error only if the
+/// content is wrong.
 async fn perform_script(
     volume: &Stack,
     states: &mut Vec<Objects>,
@@ -272,8 +274,8 @@ async fn content(store: &DriveStore) -> Result<Objects, ObjectError> {
     Ok(found)
 }
 
-/// Checks that the drive counts exactly the blocks of its objects as used when all work is done, and none without
-/// objects.
+/// Checks that the drive counts exactly the blocks of its objects as used when all freeing is done, and no block after
+/// all objects were removed.
 async fn check_space(store: &DriveStore) -> Result<(), String> {
     let text = |error: ObjectError| error.to_string();
     store.finish_freeing().await.map_err(text)?;
@@ -341,12 +343,12 @@ fn after_a_crash_during_steps_objects_are_as_they_were_and_no_block_is_lost() {
 }
 
 const VOLUME: u64 = 32 << 20;
-/// Chunks of the longest object.
+/// Length of the longest object, in chunks of 1 MiB.
 const CHUNKS: u64 = 40;
-/// Commands in a script.
+/// Number of commands in a script.
 const STEPS: u64 = 60;
 const SCRIPTS: u64 = 10;
-/// Crashes of one script.
+/// Number of crash points that are tried with each script.
 const POINTS: u64 = 10;
-/// A script has about this many operations of the disk.
+/// About the number of disk operations of a script: crash points are below it.
 const MOST_OPERATIONS: u64 = 1500;

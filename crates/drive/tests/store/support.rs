@@ -1,4 +1,4 @@
-//! A drive on a volume, and short forms of commands.
+//! A drive on a volume in memory, and functions that perform single commands.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use object::{
 };
 use volume::{Data, Geometry, MemVolume, Stack};
 
-/// A clock that advances by a millisecond at each look.
+/// A clock that advances by a millisecond each time that it is read.
 pub struct TestClock(AtomicU64);
 
 impl Clock for TestClock {
@@ -137,7 +137,8 @@ pub async fn get_number(store: &DriveStore, object: ObjectAddress, page: u32, nu
     u64::from_be_bytes(value.as_ref().try_into().expect("8 bytes"))
 }
 
-/// Lists all user objects of a partition, `at_once` in each answer.
+/// Lists all user objects of a partition, or all partitions if `partition` is zero, with `at_once` identifiers in each
+/// answer.
 pub async fn list(
     store: &DriveStore,
     partition: u64,

@@ -1,4 +1,5 @@
-//! Request tags: the results that are kept, the horizon of those that were forgotten, and the boot epoch.
+//! Tests of request tags: the results that a drive keeps, the largest tag that it has forgotten (the horizon), and the
+//! boot epoch.
 
 use bytes::Bytes;
 use drive::DriveStore;
@@ -9,7 +10,7 @@ use crate::support::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Creates two objects with a request tag of equal bytes. Returns the first one.
+/// Creates two objects with a request tag whose 16 bytes are all `tag`. Returns the first object.
 async fn create_tagged(
     store: &DriveStore,
     partition: u64,
@@ -88,8 +89,8 @@ fn a_format_is_never_looked_up_as_not_performed() {
         let tag = Attribute::new(0xf001_0000, 1, vec![9; 16]);
         let format = ObjectRequest::new(Command::FormatOsd { capacity: 0 });
         store.perform(format.setting(tag)).await.unwrap();
-        // The horizon is part of the commit that removes the objects: after a crash before the next commit, the tag is
-        // not above it.
+        // FORMAT OSD raises the horizon in the commit that removes the objects. If a crash follows at once, the tag
+        // must not look like that of a command that was not performed.
         assert_eq!(horizon(&store).await, [9; 16][..]);
     });
 }
