@@ -1,4 +1,5 @@
-//! A unit that is an object drive: it is opened on the layers of a stack, and closed before them.
+//! Opens an object drive as a logical unit on the layers of a stack, closes it, and examines a drive that is not
+//! served.
 
 use std::{path::Path, sync::Arc};
 
@@ -23,17 +24,19 @@ use crate::{
     unit_state::{StateFiles, cannot_use},
 };
 
-/// An object drive that is served.
+/// An open object drive: the logical unit, and the store of objects below it.
 pub struct ServedDrive {
     unit: Arc<ObjectUnit<DriveStore>>,
     store: Arc<DriveStore>,
 }
 
 impl ServedDrive {
-    /// Opens the drive on `top`, and formats a volume of zeros. With a folder, the unit keeps reservations in it.
+    /// Opens the drive on the volume `top`; formats a volume of zeros. The unit keeps its reservations in `folder`, if
+    /// there is one.
     ///
     /// # Errors
-    /// The key file or the records cannot be used, or the volume is not a drive of this key.
+    /// The key file or the reservations cannot be used, the volume is not an object drive, or its keys need another
+    /// master key.
     pub async fn open(
         unit: &Unit,
         top: Stack,
@@ -77,7 +80,7 @@ impl ServedDrive {
         Ok(Self { unit: Arc::new(unit), store })
     }
 
-    /// Returns the unit that hosts see.
+    /// Returns the logical unit through which hosts use the drive.
     #[must_use]
     pub fn unit(&self) -> Arc<dyn LogicalUnit> {
         Arc::<ObjectUnit<DriveStore>>::clone(&self.unit)
@@ -120,8 +123,8 @@ impl ServedDrive {
     }
 }
 
-/// Examines the drive of a unit without changing it. `file` is the open file or device of the unit, which no process
-/// serves. Returns `None` if the drive is not formatted yet.
+/// Examines the object drive of a unit without changing it. `file` is the open file or device of the unit, which no
+/// process may serve meanwhile. Returns `None` if the drive is not formatted yet.
 ///
 /// # Errors
 /// The volume is not the drive of this unit, its keys cannot be opened, or the examination was not finished.
@@ -132,7 +135,7 @@ pub async fn examine(
     progress: ExaminationProgress,
 ) -> Result<Option<DriveExamination>, Failure> {
     let mut top = file;
-    // The other layers do not change what the volume contains.
+    // Skip the other layers: they do not change the blocks.
     for layer in &unit.stack {
         if matches!(layer, Layer::Slice(_) | Layer::Encrypt(_)) {
             top = open_filter(layer, top, "")?.volume;
@@ -171,7 +174,7 @@ pub fn read_master_key(path: &Path) -> Result<KeyPair, Failure> {
     })
 }
 
-/// Derives the OSD SYSTEM ID from the serial number: F1h 81h, the length 16, and the unit's NAA designator.
+/// Derives the OSD SYSTEM ID from the unit's identity: F1h 81h, the length 16, and the unit's NAA designator.
 #[must_use]
 pub fn system_id(identity: &UnitIdentity) -> SystemId {
     let mut id = [0; 20];
@@ -225,8 +228,8 @@ fn least(security: DriveSecurity) -> SecurityMethod {
     }
 }
 
-/// Returns the failure for a volume that was not opened as a drive. Other units can be served, except if the volume is
-/// too small, which is a wrong setting.
+/// Returns the failure for a volume that cannot be opened as an object drive. The node can still serve its other units,
+/// except if the volume is too small: then the settings are wrong.
 fn refused_volume(serial: &str, error: &OpenError) -> NotOpened {
     let failure = unopened(serial, error);
     match error {
@@ -235,10 +238,10 @@ fn refused_volume(serial: &str, error: &OpenError) -> NotOpened {
     }
 }
 
-/// Returns the message and the remedy for a volume that was not opened as a drive.
+/// Returns the message and the remedy for a volume that cannot be opened as an object drive.
 #[must_use]
 pub fn unopened(serial: &str, error: &OpenError) -> Failure {
-    // A message may contain a remedy, which is its second line.
+    // The message of a newer version has its remedy in its second line.
     let text = error.to_string();
     let (message, own_remedy) = text.split_once('\n').unwrap_or((&text, ""));
     let failure = Failure::new(format!("the object drive {serial} cannot be used: {message}"));
@@ -297,5 +300,6 @@ fn refused_keys(serial: &str, settings: &ObjectDriveSettings, error: &KeyStoreEr
     failure.remedy(remedy)
 }
 
-/// Bytes that the recovery of a drive may write to memory while its keys are checked: as many as for its examination.
+/// Maximum number of bytes that recovery may write to memory while `examine` checks the keys: as many as the
+/// examination of the drive.
 const KEYS_OVERLAY: usize = 256 << 20;
