@@ -1,4 +1,4 @@
-//! An object drive of a real process: capabilities, restarts, kills, damaged and foreign volumes.
+//! Tests an object drive of a real `forebay` process: capabilities, restarts, kills, and damaged or foreign volumes.
 
 mod support;
 

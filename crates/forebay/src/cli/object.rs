@@ -336,10 +336,10 @@ pub struct DriveArgs {
     pub json: bool,
 }
 
-/// What a signature protects.
+/// The parts of a session that the initiator's signatures protect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum Method {
-    /// The permission only, once for each session
+    /// Only the permission, once for each session
     Capkey,
     /// Commands and statuses
     Cmdrsp,
@@ -347,7 +347,7 @@ pub enum Method {
     Alldata,
 }
 
-/// The algorithms of integrity check values.
+/// The keyed hashes of which `--algorithm` selects one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub enum IntegrityAlgorithm {
     HmacSha1,
@@ -374,7 +374,7 @@ impl FromStr for ObjectName {
     }
 }
 
-/// PAGE/NUMBER.
+/// An attribute as it is written on the command line: PAGE/NUMBER.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AttributeName(pub object::AttributeId);
 
@@ -390,7 +390,7 @@ impl FromStr for AttributeName {
     }
 }
 
-/// PAGE/NUMBER=VALUE.
+/// An attribute and its value as they are written on the command line: PAGE/NUMBER=VALUE.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct AttributeValue {
     pub name: AttributeName,
@@ -406,7 +406,7 @@ impl FromStr for AttributeValue {
     }
 }
 
-/// Parses a number: decimal, hexadecimal after 0x, or hexadecimal before h.
+/// Parses an identifier or attribute number: decimal, hexadecimal after 0x, or hexadecimal before h.
 fn number(text: &str) -> Result<u64, String> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_suffix(['h', 'H']));
     let parsed = match hexadecimal {

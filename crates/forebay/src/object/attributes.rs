@@ -1,4 +1,4 @@
-//! `forebay object info` and `attributes`.
+//! `forebay object info` and `forebay object attributes`: show and set attributes.
 
 use control::Failure;
 use object::{
@@ -17,13 +17,13 @@ use crate::{
     table::table,
 };
 
-/// Shows the attributes of OSD-2 that are defined.
+/// Shows the attributes that OSD-2 defines and that the drive, partition or object has.
 pub async fn info(args: &DriveArgs, object: Option<ObjectName>) -> Result<(), Failure> {
     let address = object.map_or(ObjectAddress::ROOT, |name| name.0);
     let drive = connect(args).await?;
     let object_type = drive.type_of(address).await;
     let mut get = ObjectRequest::new(Command::GetAttributes { object: address });
-    // The policy/security page needs another permission.
+    // Leave out the policy/security page, because a capability to read attributes may not permit it.
     let security = StandardPage::PolicySecurity.of(object_type);
     let standard = attributes_of(object_type).iter().map(|attribute| attribute.id);
     let standard = standard.filter(|id| id.page != security);
@@ -105,7 +105,7 @@ fn show(args: &DriveArgs, attributes: &[Attribute]) -> Result<(), Failure> {
     print_line(shown)
 }
 
-/// Returns a value for people: a number, a time, text, or digits.
+/// Returns a value in the form that a person reads: a number, a time, text, or hexadecimal digits.
 fn readable(attribute: &Attribute) -> String {
     let value = &attribute.value;
     let name = standard_attribute(attribute.id).map_or("", |one| one.name);

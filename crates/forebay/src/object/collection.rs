@@ -1,4 +1,4 @@
-//! `forebay object collection` and `query`.
+//! `forebay object collection` and `forebay object query`: members of collections.
 
 use bytes::Bytes;
 use control::Failure;
@@ -18,7 +18,7 @@ use crate::{
     output::print_line,
 };
 
-/// The page of a user object with the identifiers of its collections.
+/// The attributes page of a user object that names its collections.
 const COLLECTIONS: u32 = 0x4;
 const ALLOCATION: u64 = 64 << 10;
 
@@ -55,7 +55,7 @@ async fn create(drive: &Drive<'_>, partition: u64) -> Result<(), Failure> {
     print_line(created)
 }
 
-/// Returns the collections of an object with the numbers of their attributes.
+/// Returns the collections of a user object: the number of the attribute that names it, and the COLLECTION_ID.
 async fn collections_of(
     drive: &Drive<'_>,
     object: ObjectAddress,

@@ -14,7 +14,7 @@ use crate::{
     credentials,
 };
 
-/// A drive to which this command is logged in.
+/// An object drive to which this command of the program is logged in.
 pub struct Drive<'a> {
     pub args: &'a DriveArgs,
     pub objects: RemoteObjects,
@@ -69,7 +69,7 @@ fn parse_system(text: &str) -> Result<SystemId, Failure> {
 }
 
 impl Drive<'_> {
-    /// Performs a request. `action` is what the user wanted, such as "list 10000h".
+    /// Performs a request. `action` names the user's goal in error messages, such as "list 10000h".
     pub async fn perform(
         &self,
         action: &str,
@@ -108,7 +108,7 @@ impl Drive<'_> {
         })
     }
 
-    /// Returns the identifier of the drive, over which capabilities are signed.
+    /// Returns OSD SYSTEM ID of the drive, which is a part of each signature.
     pub fn system(&self) -> Result<SystemId, Failure> {
         self.objects.system_id().ok_or_else(|| {
             Failure::new("the drive does not report its system ID")

@@ -1,4 +1,4 @@
-//! `forebay object create` and `remove`.
+//! `forebay object create` and `forebay object remove`: partitions, objects and collections.
 
 use control::Failure;
 use object::{Command, KeyToSet, ObjectAddress, ObjectRequest};
@@ -35,7 +35,7 @@ pub async fn create(
     created.iter().try_for_each(print_line)
 }
 
-/// Creates a partition. Sets its keys if this client is the drive's owner.
+/// Creates a partition. If this client is the drive's owner, also sets the keys of the partition.
 async fn create_partition(drive: &Drive<'_>, requested: u64) -> Result<ObjectAddress, Failure> {
     let request = ObjectRequest::new(Command::CreatePartition { requested }).with_fua();
     let reply = drive.perform("create a partition", request).await?;
@@ -46,7 +46,7 @@ async fn create_partition(drive: &Drive<'_>, requested: u64) -> Result<ObjectAdd
     Ok(created)
 }
 
-/// Sets the partition key, and the working key that signs.
+/// Sets the key of a partition, and the working key with which this client signs.
 pub async fn set_partition_keys(drive: &Drive<'_>, partition: u64) -> Result<(), Failure> {
     let owner = drive.owner()?;
     let action = format!("set the keys of {partition:X}h");

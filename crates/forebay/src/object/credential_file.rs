@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use super::{hex, key_file};
 
-/// The most bytes of a file: a hundred capabilities.
+/// Maximum length in bytes of a credential file: room for a hundred capabilities.
 const FILE_BYTES: u64 = 64 << 10;
 const VERSION: u32 = 1;
 
@@ -21,7 +21,7 @@ struct CredentialFile {
     capabilities: Vec<GrantedText>,
 }
 
-/// A capability and its key in hexadecimal digits. The other fields are for people.
+/// A capability and its secret key in hexadecimal digits. `about` is for people and is not read.
 #[derive(Deserialize, Serialize)]
 struct GrantedText {
     #[serde(default)]
@@ -30,7 +30,7 @@ struct GrantedText {
     key: String,
 }
 
-/// Writes a new file. `about` says what each capability permits.
+/// Writes capabilities to a new file, which only its owner can read. Each has a text that says what it permits.
 pub fn write(path: &Path, grants: &[(String, Grant)]) -> Result<(), Failure> {
     let text = |(about, grant): &(String, Grant)| GrantedText {
         about: about.clone(),

@@ -1,15 +1,15 @@
-//! Errors of an object drive as failures with remedies.
+//! Converts errors of an object drive to failures with remedies.
 
 use control::Failure;
 use object::ObjectError;
 
 use crate::cli::DriveArgs;
 
-/// The remedy for an answer that does not fit its command.
+/// The remedy for an answer of the drive that does not fit its command.
 pub const OTHER_VERSION_REMEDY: &str =
     "use the same version of Forebay at both ends (forebay --version)";
 
-/// Returns the failure of an action, such as "read 10000h/10001h".
+/// Returns the failure of an action that the user wanted, such as "read 10000h/10001h".
 pub fn failed(drive: &DriveArgs, action: &str, error: ObjectError) -> Failure {
     let failure = Failure::new(format!("cannot {action}: {error}"));
     let url = &drive.url;

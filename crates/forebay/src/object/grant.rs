@@ -1,7 +1,8 @@
 //! `forebay object grant` and `revoke`: capabilities for other clients.
 //!
-//! A granted capability contains the policy access tag and the created time of its object. `revoke` changes the tag, and
-//! all capabilities with the former one are refused.
+//! A capability that is granted for an object contains the policy access tag and the created time of the object.
+//! `revoke` changes the tag, and the drive refuses all capabilities with the former one. The capability to read the
+//! drive's attributes has no tag: it is valid until it expires.
 
 use std::path::Path;
 
@@ -25,7 +26,7 @@ use crate::{
 
 /// The number of the attribute "policy access tag" on the policy/security page.
 const TAG: u32 = 0x4000_0001;
-/// The tag of the user objects and collections of a partition.
+/// The number of the attribute "user object policy access tag" of a partition.
 const OBJECTS_TAG: u32 = 0x4000_0002;
 /// The number of the attribute "created time" on the timestamps page.
 const CREATED: u32 = 0x1;
@@ -75,7 +76,7 @@ pub async fn grant(
         let key = SigningKey::Working { partition };
         grants.push((about(object.to_string()), owner.grant(&bound, key, &system)));
     }
-    // The client reads the drive's clock, and looks up the outcome of commands after a lost session.
+    // The client needs the drive's attributes: the clock, and the outcome of commands after a lost session.
     let root = capability(ObjectAddress::ROOT, ObjectType::Root, Permissions::GET_ATTRIBUTES);
     let root = owner.grant(&root, SigningKey::Root, &system);
     grants.push(("get-attributes on the drive".into(), root));
@@ -116,8 +117,8 @@ pub async fn revoke(args: &DriveArgs, name: ObjectName) -> Result<(), Failure> {
     print_line(format_args!("the capabilities for {object} are invalid"))
 }
 
-/// Returns the policy access tag and the created time of an object. Gives an object its first tag, since a capability
-/// without tag could not be revoked.
+/// Returns the policy access tag and the created time of an object. An object without tag gets its first one, since a
+/// capability without tag could not be revoked.
 async fn policy(
     drive: &Drive<'_>,
     object: ObjectAddress,

@@ -1,6 +1,6 @@
-//! Hexadecimal digits.
+//! Converts bytes to hexadecimal digits and back.
 
-/// The remedy for a value that does not parse.
+/// The remedy for a value on the command line that is not valid.
 pub const HEX_REMEDY: &str =
     "write two digits for each byte, such as hex:00ff, or text without hex:";
 
@@ -8,7 +8,7 @@ pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns `None` for an odd number of characters, and for others than hexadecimal digits.
+/// Converts hexadecimal digits to bytes. Returns `None` for an odd number of characters, or for other characters.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.as_bytes();
     if !digits.len().is_multiple_of(2) {

@@ -1,4 +1,4 @@
-//! Files with the master key of a drive.
+//! Creates and reads files with the master key of a drive.
 
 use std::path::Path;
 
@@ -10,10 +10,11 @@ use zeroize::Zeroizing;
 use super::hex;
 use crate::secret::create;
 
-/// Most bytes of a file that is read. A key has fewer; a longer file is refused with the line that is wrong.
+/// Maximum number of bytes of a key file that are read. A key has fewer: in a longer file, the message names the wrong
+/// line.
 const FILE_BYTES: u64 = 4096;
 
-/// Creates a file with a random key. Never replaces an existing one.
+/// Creates a file with a random master key. Fails if the file exists: the key of a drive must never be lost.
 pub fn make(path: &Path) -> Result<(), Failure> {
     let mut random = Zeroizing::new([0; 64]);
     getrandom::fill(&mut *random).map_err(Failure::new)?;
@@ -33,7 +34,7 @@ pub fn read(path: &Path) -> Result<KeyChain, Failure> {
     })
 }
 
-/// Returns the failure for a private file that cannot be used. `what` names it.
+/// Returns the failure for a secret file that cannot be used. `what` names the file in the message.
 pub fn refused(error: PrivateFileError, what: &str) -> Failure {
     match error {
         PrivateFileError::Unreadable(error) => {

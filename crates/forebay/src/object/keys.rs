@@ -1,4 +1,4 @@
-//! `forebay object format` and `set-key`.
+//! `forebay object format` and `forebay object set-key`: empty a drive, and set its keys.
 
 use control::Failure;
 use object::{Command, KeyToSet, ObjectAddress, ObjectError, ObjectRequest};
@@ -84,7 +84,8 @@ async fn set_root_key(drive: &Drive<'_>) -> Result<(), Failure> {
     drive.command("set the root key", command).await.map(|_| ())
 }
 
-/// Returns true if the drive accepts the key that signs commands on the root, or on a partition.
+/// Returns true if the drive accepts commands that are signed with the key for `address`: the root key, or the key of a
+/// partition.
 async fn works(drive: &Drive<'_>, address: ObjectAddress) -> Result<bool, Failure> {
     let get = ObjectRequest::new(Command::GetAttributes { object: address });
     match drive.objects.request(get).await {

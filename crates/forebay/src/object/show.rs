@@ -1,4 +1,4 @@
-//! `forebay object list` and `map`.
+//! `forebay object list` and `forebay object map`: show objects, and where an object has data.
 
 use control::Failure;
 use object::{
@@ -17,7 +17,7 @@ use crate::{
     table::table,
 };
 
-/// The bytes of one answer to LIST and READ MAP.
+/// Maximum number of bytes of one answer to LIST or READ MAP.
 const ALLOCATION: u64 = 64 << 10;
 const LENGTH: AttributeId = AttributeId::new(0x1, 0x82);
 const NAME: AttributeId = AttributeId::new(0x1, 0x9);
@@ -79,7 +79,7 @@ async fn details_of(drive: &Drive<'_>, address: ObjectAddress) -> Result<(u64, S
     Ok((length, String::from_utf8_lossy(&value(1)).into_owned()))
 }
 
-/// Reads a list in parts.
+/// Reads a list of objects or partitions from a drive, one answer of LIST after the other.
 pub struct Lister {
     partition: u64,
     collections: bool,
@@ -87,13 +87,14 @@ pub struct Lister {
 }
 
 impl Lister {
-    /// Lists partitions (`partition` zero), or the user objects or collections of a partition.
+    /// Begins a list: of the drive's partitions if `partition` is zero, or of the user objects or collections of a
+    /// partition.
     pub fn new(partition: u64, collections: bool) -> Self {
         let next = ListRequest { allocation_length: ALLOCATION, ..ListRequest::default() };
         Self { partition, collections, next: Some(next) }
     }
 
-    /// Returns the next part; `None` at the end.
+    /// Returns the next objects of the list; `None` at its end.
     pub async fn next(&mut self, drive: &Drive<'_>) -> Result<Option<Vec<ListedObject>>, Failure> {
         let Some(list) = self.next.take() else { return Ok(None) };
         let partition = ObjectAddress::partition(self.partition);
@@ -135,7 +136,7 @@ pub async fn map(args: &DriveArgs, object: ObjectName) -> Result<(), Failure> {
     print(format!("{shown}\n"))
 }
 
-/// Returns the runs of an object.
+/// Returns the runs of data, holes or damage of an object.
 pub async fn runs_of(
     drive: &Drive<'_>,
     object: ObjectAddress,

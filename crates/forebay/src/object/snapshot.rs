@@ -1,4 +1,4 @@
-//! `forebay object snapshot`: copies of partitions that share their blocks.
+//! `forebay object snapshot`: copies of partitions that share blocks with their source.
 
 use control::Failure;
 use object::{Command, CopyMethod, ObjectAddress, ObjectRequest};
@@ -10,7 +10,7 @@ use crate::{
     output::print_line,
 };
 
-/// The change to make; without one, a snapshot is made.
+/// The options of the command. Without any of them, the command makes a snapshot.
 pub struct Change {
     pub clone_it: bool,
     pub detach: bool,

@@ -30,9 +30,9 @@ use crate::{
     output::print_line,
 };
 
-/// The bytes of one command.
+/// Number of bytes that one READ, WRITE or APPEND transfers.
 const PIECE: u64 = 1 << 20;
-/// The most commands in flight: together as much as a gigabit link carries in a round trip of 64 ms.
+/// Maximum number of commands in flight: together as many bytes as a gigabit link carries in a round trip of 64 ms.
 const IN_FLIGHT: usize = 8;
 /// The bytes after which a put is made stable, and from where it continues: eight times as many as are in flight, so
 /// that the wait for the flush costs little.
@@ -385,7 +385,7 @@ fn open(path: &Path) -> Result<(File, Metadata), Failure> {
     Ok((file, metadata))
 }
 
-/// Returns start and length of each piece.
+/// Returns start and length of the range of each command.
 fn pieces(begin: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
     (begin..end).step_by(PIECE as usize).map(move |start| (start, PIECE.min(end - start)))
 }
@@ -398,7 +398,7 @@ fn bar(begin: u64, length: u64) -> ProgressBar {
     bar
 }
 
-/// Adds how to continue an interrupted transfer.
+/// Adds to a failure how to continue the interrupted transfer.
 fn continued(
     failure: Failure,
     act: &str,

@@ -14,15 +14,15 @@ use crate::{
     output::print_line,
 };
 
-/// The bytes of one READ.
+/// Number of bytes that one READ transfers.
 const PIECE: u64 = 1 << 20;
 
-/// The objects that were read.
+/// Counts of the objects and bytes that were read, and the damage that was found.
 #[derive(Default)]
 struct Verified {
     objects: u64,
     bytes: u64,
-    /// Each damaged object with the reason.
+    /// Each damaged object, with the reason of the first failure.
     damaged: Vec<(ObjectAddress, String)>,
 }
 

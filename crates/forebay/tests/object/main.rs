@@ -100,7 +100,7 @@ async fn files_are_put_into_objects_and_got_back() {
     let copy = scene.path("copy");
     scene.owner("get", &[&name, text(&copy)]).await;
     assert!(fs::read(&copy).unwrap() == content);
-    // An interrupted get keeps what it has; an interrupted put writes again what may be missing.
+    // The file has a part of the object: `get --resume` must fetch only the rest.
     fs::write(&copy, &content[..1_000_000]).unwrap();
     let resumed = scene.owner("get", &[&name, text(&copy), "--resume", "--json"]).await;
     assert!(resumed.contains("\"transferred\":2000001"), "{resumed}");
@@ -136,7 +136,7 @@ async fn a_credential_permits_what_was_granted_and_nothing_else() {
     let removed = scene.run("remove", &[&["20000h/30000h"], &with[..]].concat()).await;
     let said = complaint(&removed);
     assert!(said.contains("permits REMOVE") && said.contains("remedy:"), "{said}");
-    // Neither a credential nor a key.
+    // Give neither a credential nor a key file.
     let said = complaint(&scene.run("get", &["20000h/30000h", "/dev/null"]).await);
     assert!(said.contains("--key-file"), "{said}");
 }
