@@ -10,8 +10,7 @@ fuzz_target!(|input: &[u8]| {
     let mut choices = Choices::new(input);
     let action = usize::from(choices.byte());
     let mut cdb = choices.rest().to_vec();
-    // Set the operation code and a service action: most random CDBs would be refused for these
-    // bytes.
+    // Set the operation code and a service action: the parser would refuse most random CDBs for these bytes.
     if action < ServiceAction::ALL.len() {
         cdb.resize(CDB_BYTES, 0);
         (cdb[0], cdb[1], cdb[7]) = (osd::OPERATION_CODE, 0, 228);

@@ -1,5 +1,6 @@
 //! Parses the attributes lists and the CDB continuation segment of a hostile OSD initiator, and the lists and maps of a
-//! hostile drive. Accepted ones must be the same after they are written and read again.
+//! hostile drive. Accepted attributes, segments and maps must be the same after they are written and read again; a list
+//! of objects must not have more entries than its limit.
 #![no_main]
 
 use bytes::Bytes;
