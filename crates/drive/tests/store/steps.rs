@@ -154,6 +154,22 @@ fn a_tebibyte_is_cleared_with_one_commit() {
     });
 }
 
+#[test]
+fn a_partition_with_many_stable_objects_is_removed_without_another_commit() {
+    run(async {
+        let store = open_small(&memory(64 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let command = Command::Create { partition, requested: 0, count: 1000 };
+        perform(&store, command).await.unwrap();
+        let command = Command::CreateCollection { partition, requested: 0 };
+        perform(&store, command).await.unwrap();
+        flush(&store).await.unwrap();
+        let command = Command::RemovePartition { partition, with_contents: true };
+        perform(&store, command).await.unwrap();
+        assert_eq!((store.statistics().objects, store.statistics().partitions), (0, 0));
+    });
+}
+
 type Objects = BTreeMap<ObjectAddress, Sparse>;
 
 /// Performs random commands on sparse objects, and notes the states that the drive may have after a crash.
