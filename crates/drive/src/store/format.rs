@@ -1,15 +1,18 @@
 //! The bytes of a drive on its volume, as the tables of `docs/formats/object-drive.md`, which `cargo xtask reference` makes
 //! of the constants. The tests compare the offsets with what the code writes.
 
+use bytes::Bytes;
 use object::{CurrentCommand, ObjectAddress, ObjectType, Timestamp};
 
 use super::{
     chunk::{self, BlockEntry, ChunkRow},
     conclusion::encode_result,
-    key::RowKind,
+    key::{Key, RowKind},
+    log_record,
     metadata_file::encode_length,
     object_row::{Membership, ObjectRow, ObjectTimes, Quota},
-    superblock::{DriveState, LENGTH_COPIES, Superblock, TABLES_START},
+    row_store::Rows,
+    superblock::{DriveState, LENGTH_COPIES, LOG_START, Superblock},
     transaction::Counters,
 };
 
@@ -27,7 +30,8 @@ const PLACES: &[FormatField] = &[
     ("superblock, second copy", 4096, 80, "the copies are written in turn"),
     ("length of the tables, first copy", 8192, 28, "the rest of its block is zero"),
     ("length of the tables, second copy", 12_288, 28, "the copies are written in turn"),
-    ("tables", 65_536, 0, "a file of redb 4, as long as the superblock says"),
+    ("log", 65_536, 0, "records of changed rows that are not in the tables yet"),
+    ("tables", 0, 0, "a file of redb 4, behind the log"),
     ("data", 0, 0, "blocks of 4096 bytes from *data start* of the superblock on"),
 ];
 
@@ -51,7 +55,28 @@ const SUPERBLOCK: &[FormatField] = &[
     ("tables bytes", 48, 8, "bytes of the tables"),
     ("data start", 56, 8, "first byte of data"),
     ("data blocks", 64, 8, "a grown drive has more than before"),
+    ("log bytes", 72, 4, "bytes of the log"),
     ("checksum", 76, 4, "of bytes 0 to 75"),
+];
+
+/// Record of the log
+///
+/// A record begins at the begin of the log or behind the record before it, in a block of 4096 bytes. Its generation is
+/// the number in the table `log` of redb, which increases whenever the rows of the log are written to `rows`, and
+/// sequence numbers follow each other. The last record counts only if the blocks of data that it lists have their
+/// checksums. After this header come the rows, and then the blocks of data. A row is the length of its key (2), the
+/// length of its value (4; all ones: the row is removed), the key and the value; a block is its number (8) and its
+/// checksum (4).
+const LOG_RECORD: &[FormatField] = &[
+    ("magic", 0, 8, "`FBYOBJRC`"),
+    ("generation", 8, 8, "of the log"),
+    ("sequence", 16, 8, "from 1 on in each generation"),
+    ("body", 24, 4, "bytes of the rows and blocks"),
+    ("rows", 28, 4, "number of rows"),
+    ("blocks", 32, 4, "number of blocks"),
+    ("checksum of the body", 36, 4, ""),
+    ("zero", 40, 20, ""),
+    ("checksum", 60, 4, "of bytes 0 to 59"),
 ];
 
 /// Length of the tables
@@ -171,6 +196,7 @@ fn the_tables_of_the_page_have_the_offsets_of_the_superblocks() {
         tables_bytes: 8,
         data_start: 9,
         data_blocks: 10,
+        log_bytes: 11,
     };
     let bytes = superblock.encode();
     let number = |n: u64| n.to_le_bytes();
@@ -178,7 +204,7 @@ fn the_tables_of_the_page_have_the_offsets_of_the_superblocks() {
     let crc = super::disk::crc32c(&bytes[..76]).to_le_bytes();
     let [sequence, volume, tables, start, blocks] = &numbers;
     let version = super::superblock::VERSION.to_le_bytes();
-    let values: [&[u8]; 12] = [
+    let values: [&[u8]; 13] = [
         b"FBYOBJDR",
         &version,
         &[0x34, 0x12],
@@ -190,6 +216,7 @@ fn the_tables_of_the_page_have_the_offsets_of_the_superblocks() {
         tables,
         start,
         blocks,
+        &11_u32.to_le_bytes(),
         &crc,
     ];
     check(SUPERBLOCK, &bytes, &values);
@@ -197,7 +224,31 @@ fn the_tables_of_the_page_have_the_offsets_of_the_superblocks() {
     let crc = super::disk::crc32c(&length[..24]).to_le_bytes();
     check(TABLES_LENGTH, &length[..28], &[b"FBYOBJTL", &number(3), &number(77), &crc]);
     let places = PLACES.iter().map(|(_, at, ..)| *at as u64).collect::<Vec<_>>();
-    assert_eq!(places[2..5], [LENGTH_COPIES[0], LENGTH_COPIES[1], TABLES_START]);
+    assert_eq!(places[2..5], [LENGTH_COPIES[0], LENGTH_COPIES[1], LOG_START]);
+}
+
+#[test]
+fn the_tables_of_the_page_have_the_offsets_of_a_record_of_the_log() {
+    let rows = Rows::from([(Key::from_slice(b"key"), Some(Bytes::from_static(b"value")))]);
+    let record = log_record::encode(1, 2, &rows, &[BlockEntry { block: 3, crc: 4 }]);
+    let body = b"\x03\0\x05\0\0\0keyvalue\x03\0\0\0\0\0\0\0\x04\0\0\0";
+    assert_eq!(record[64..64 + body.len()], body[..]);
+    let short = |n: usize| (n as u32).to_le_bytes();
+    let header = &record[..64];
+    let crcs =
+        [super::disk::crc32c(body), super::disk::crc32c(&header[..60])].map(u32::to_le_bytes);
+    let values: [&[u8]; 9] = [
+        b"FBYOBJRC",
+        &1_u64.to_le_bytes(),
+        &2_u64.to_le_bytes(),
+        &short(body.len()),
+        &short(1),
+        &short(1),
+        &crcs[0],
+        &[0; 20],
+        &crcs[1],
+    ];
+    check(LOG_RECORD, header, &values);
 }
 
 #[test]

@@ -40,7 +40,7 @@ use super::{
 
 pub(crate) const VERSION: u32 = 2;
 /// First byte of the log.
-const LOG_START: u64 = 64 << 10;
+pub(crate) const LOG_START: u64 = 64 << 10;
 /// Offsets of the two copies of the length of the tables.
 pub(crate) const LENGTH_COPIES: [u64; 2] = [2 * BLOCK, 3 * BLOCK];
 
