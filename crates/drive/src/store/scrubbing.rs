@@ -5,13 +5,16 @@ use std::ops::Range;
 use object::{ObjectAddress, ObjectError, ObjectType};
 
 use super::{
+    chunk::CHUNK_BLOCKS,
     disk::BLOCK,
     drive_core::DriveCore,
     extents::look_up,
     key,
     listing::ListSource,
+    object_row::ObjectRow,
     object_rows::{decode, find},
     reading::ReadPlan,
+    transaction::{Step, Transaction},
 };
 
 /// The result of a scrub of some objects.
@@ -90,9 +93,13 @@ impl DriveCore {
                         return Ok(None);
                     };
                     let row = decode(address, &row)?;
-                    let end = row.length.div_ceil(BLOCK).min(at + WINDOW);
+                    let length = row.length.div_ceil(BLOCK);
+                    // Holes may be as long as an object can be, so they are left out.
+                    let start =
+                        next_chunk(transaction, &row, at)?.map_or(length, |next| next.max(at));
+                    let end = length.min(start.saturating_add(WINDOW));
                     let mut plan = ReadPlan::default();
-                    look_up(transaction, &row, at..end.max(at), |block, entry| {
+                    look_up(transaction, &row, start..end.max(start), |block, entry| {
                         plan.push(block, entry)
                     })?;
                     Ok((at < end).then(|| (plan, end, transaction.enter_epoch())))
@@ -114,6 +121,19 @@ impl DriveCore {
             at = next;
         }
     }
+}
+
+/// Returns the first block of the first chunk that has block `at` or later ones; `None`: only holes are left.
+fn next_chunk(transaction: &mut Transaction<'_>, row: &ObjectRow, at: u64) -> Step<Option<u64>> {
+    let start = key::chunk(row.content, at / CHUNK_BLOCKS);
+    let page = transaction.page(&start, &key::chunks_end(row.content), 1)?;
+    let number = match (page.rows.first(), page.next) {
+        (Some((row_key, _)), _) => key::last_number(row_key),
+        // The row that was read has been removed since. Its key has a further byte here.
+        (None, Some(next)) => key::last_number(&next[..next.len() - 1]).saturating_add(1),
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(number.saturating_mul(CHUNK_BLOCKS)))
 }
 
 /// Identifiers that are listed at once.

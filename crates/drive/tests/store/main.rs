@@ -15,3 +15,4 @@ mod concurrent;
 mod crash;
 mod growth;
 mod one_thread;
+mod scrub;
