@@ -1,5 +1,6 @@
 //! `forebay check`: reads settings and checks everything that they name, without changing anything.
 
+mod report;
 mod state_checks;
 mod free_space;
 mod lock_holder;
@@ -12,9 +13,8 @@ use config::{
     FarVolumeAddress, IscsiTargetSettings, Layer, Settings, UNMOUNT_REMEDY, Unit, UnitKind,
     quantity::about,
 };
-use control::{ClaimStatus, ControlRequest, ControlResponse, FAILED, Failure, ServingStatus};
+use control::{ClaimStatus, ControlRequest, ControlResponse, Failure, ServingStatus};
 use node::naming::Naming;
-use serde_json::{Value, json};
 use stack::{
     figures, key_file,
     records::{Recorder, Records},
@@ -25,7 +25,8 @@ use transport::{CongestionControl, SocketOptions};
 use unit::UnitIdentity;
 use volume::{FileVolume, FileVolumeOpenError, FileVolumeOptions, Mirror, Stack};
 
-use crate::{control_socket, output::print_line};
+use self::report::SettingsCheckReport;
+use crate::control_socket;
 
 /// Prints a line for each check. Fails if a check found a problem that would stop `serve`, or a reload of the running
 /// process.
@@ -33,7 +34,7 @@ pub async fn run(config: &Path, json: bool) -> Result<(), Failure> {
     let mut settings = Settings::load(config)?;
     let running = running(&settings);
     let pid = running.as_ref().map(|running| running.pid);
-    let mut report = SettingsCheckReport { json, running: pid, ..SettingsCheckReport::default() };
+    let mut report = SettingsCheckReport::new(json, pid);
     report.say(&config.display().to_string(), Ok("the settings are right".to_owned()))?;
     if running.is_none() {
         let free = control_socket::path(&settings)
@@ -74,49 +75,6 @@ pub async fn run(config: &Path, json: bool) -> Result<(), Failure> {
         reload(&settings, config, running, &mut report)?;
     }
     report.end()
-}
-
-/// Prints the result of each check, and counts the problems in `wrong`.
-#[derive(Default)]
-struct SettingsCheckReport {
-    wrong: usize,
-    /// The process that answers on the control socket of these settings.
-    running: Option<u32>,
-    /// The results are printed as JSON at the end.
-    json: bool,
-    checks: Vec<Value>,
-    drives: Vec<Value>,
-}
-
-impl SettingsCheckReport {
-    fn say(&mut self, place: &str, found: Result<String, Failure>) -> Result<(), Failure> {
-        self.wrong += usize::from(found.is_err());
-        if self.json {
-            self.checks.push(match found {
-                Ok(found) => json!({ "place": place, "ok": true, "message": found }),
-                Err(Failure { message, remedy, .. }) => {
-                    json!({ "place": place, "ok": false, "message": message, "remedy": remedy })
-                }
-            });
-            return Ok(());
-        }
-        match found {
-            Ok(found) => print_line(format_args!("{place}: {found}")),
-            Err(failure) => print_line(format_args!("{place}: {failure}")),
-        }
-    }
-
-    fn end(self) -> Result<(), Failure> {
-        if self.json {
-            let Self { wrong, checks, drives, .. } = &self;
-            print_line(json!({ "wrong": wrong, "checks": checks, "drives": drives }))?;
-        }
-        if self.wrong == 0 {
-            return Ok(());
-        }
-        let message = format!("{} of these things cannot be used as they are", self.wrong);
-        Err(Failure { message, remedy: Some("see the lines above".into()), code: FAILED })
-    }
 }
 
 /// Returns the status of the process on the control socket of these settings; `None` if no process answers.
@@ -575,13 +533,13 @@ fn in_use(path: &Path, running: Option<u32>) -> Result<String, Failure> {
         Some(process) => format!("process {}", lock_holder::describe(process)),
         None => "a process that cannot be seen from here".to_owned(),
     };
-    let found = format!("{} is in use by {by}", path.display());
+    let held = format!("{} is in use by {by}", path.display());
     let is_own = running.is_some_and(|running| {
         holder.is_none_or(|process| lock_holder::has_number(process, running))
     });
     match is_own {
-        true => Ok(found),
-        false => Err(Failure::new(found).remedy(
+        true => Ok(held),
+        false => Err(Failure::new(held).remedy(
             "stop that process, or name another file; a process that serves these settings answers on their control \
              socket",
         )),

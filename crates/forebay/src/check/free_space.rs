@@ -6,7 +6,7 @@ use config::{Layer, Settings};
 use control::Failure;
 use volume::FileVolumeOptions;
 
-use super::SettingsCheckReport;
+use super::report::SettingsCheckReport;
 
 /// Checks, for each file system, that there is space for all files together that a start would create and fill. Each
 /// file alone may fit although all of them do not.

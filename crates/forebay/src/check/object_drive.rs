@@ -10,7 +10,7 @@ use control::Failure;
 use serde_json::json;
 use stack::object_drive::{DriveExamination, DriveFinding};
 
-use super::{SettingsCheckReport, open};
+use super::{open, report::SettingsCheckReport};
 use crate::output::tell;
 
 /// Examines the drive of a unit if its file or device is not in use. Another check has reported a file that is missing,

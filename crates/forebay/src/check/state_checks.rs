@@ -11,7 +11,7 @@ use node::{
 };
 use stack::state_folder;
 
-use super::SettingsCheckReport;
+use super::report::SettingsCheckReport;
 use crate::control_socket;
 
 /// Checks the folders of records: the `state` folder, and the one next to the settings file if any storage is recorded
