@@ -296,19 +296,53 @@ async fn another_master_key_does_not_open_the_drive() {
 }
 
 #[tokio::test]
-async fn a_drive_is_neither_grown_nor_moved() {
+async fn a_drive_grows_with_its_file_while_it_is_served() {
     let place = Place::new();
     let node = place.serve("node", &drive(FILE, NOSEC));
     let control = node.control.to_str().expect("plain").to_owned();
-    place.write("node", &drive(&FILE.replace("64MiB", "128MiB"), NOSEC));
+    let capacity = || unit(&node)["capacity_bytes"].as_u64().expect("a figure");
+    let before = capacity();
+    let objects = connect(&node, Credential::None).await;
+    request(&objects, Command::CreatePartition { requested: PARTITION })
+        .await
+        .expect("a partition");
+    let larger = drive(&FILE.replace("64MiB", "128MiB"), NOSEC);
+    place.write("node", &larger);
     let reload = run(&["reload", "--control", &control]);
-    let message = stderr(&reload);
-    assert!(message.contains("keeps the size with which it was formatted"), "{message}");
-    assert_eq!(std::fs::metadata(place.path("drive.img")).expect("a file").len(), 64 << 20);
+    assert!(reload.status.success(), "{}", stderr(&reload));
+    assert_eq!(capacity(), before + (64 << 20));
+    let object = create(&objects).await;
+    put(&objects, object, &[0x5a; 70_000]).await;
+    objects.close().await;
+    assert!(node.terminate().0.success());
+    let (code, said) = check(&place, &larger, false);
+    assert!(code == Some(0) && said.contains("the object drive is sound"), "{said}");
+    let node = place.serve("node", &larger);
+    assert_eq!(unit(&node)["capacity_bytes"].as_u64(), Some(before + (64 << 20)));
+}
+
+#[tokio::test]
+async fn the_table_of_a_drive_is_read_at_the_start_only() {
+    let place = Place::new();
+    let node = place.serve("node", &drive(FILE, NOSEC));
+    let control = node.control.to_str().expect("plain").to_owned();
     place.write("node", &drive(FILE, "security = 'nosec'\nnonces = 2000"));
     let reload = run(&["reload", "--control", &control]);
     let message = stderr(&reload);
     assert!(message.contains("the table of an object drive is read at the start"), "{message}");
+}
+
+#[tokio::test]
+async fn the_volume_of_another_drive_is_refused_with_the_id_that_it_needs() {
+    let place = Place::new();
+    let settings = drive(FILE, NOSEC);
+    assert!(place.serve("node", &settings).terminate().0.success());
+    let renamed = settings.replace(NAME, "iqn.2026-11.test:renamed");
+    let refused = place.try_serve("node", &renamed).err().expect("it is refused");
+    let (_, id) = refused.split_once("whose OSD SYSTEM ID ends in ").expect("the id");
+    let keys = format!("{NOSEC}\nsystem_id = 'f1810010{}'", &id[..32]);
+    let node = place.serve("node", &renamed.replace(NOSEC, &keys));
+    assert_eq!(unit(&node)["kind"], "object");
 }
 
 /// Returns the exit code and the output of `forebay check` for the settings of the node.

@@ -5,9 +5,7 @@
 //! name, and change the keys of its layers that can change while in use, such as the destage rate. Every other
 //! difference is refused with a reason, and so is each change of a setting that is read only at the start.
 
-use config::{
-    Address, IscsiTargetSettings, Layer, LayerChange, PortalSettings, Settings, Unit, UnitKind,
-};
+use config::{Address, IscsiTargetSettings, Layer, LayerChange, PortalSettings, Settings, Unit};
 use control::ReloadChanges;
 
 #[derive(Debug, Default)]
@@ -220,18 +218,12 @@ fn change(old: &Unit, new: &Unit) -> UnitReloadChange {
     if same != *new || (grown.is_empty() && paced.is_empty()) {
         return refused(OTHER_DATA);
     }
-    if new.kind == UnitKind::Object && !grown.is_empty() {
-        return refused(FIXED_DRIVE);
-    }
     grown.append(&mut paced);
     UnitReloadChange::Small(grown.join(", "))
 }
 
 const OTHER_DATA: &str = "its layers differ, and initiators would see other data on the same disk; remove the \
                           unit with one reload and add it with the next, or restart";
-
-/// The reason why an object drive cannot grow.
-pub const FIXED_DRIVE: &str = "an object drive keeps the size with which it was formatted";
 
 /// Returns the reason why a unit cannot grow; `None` if it can.
 pub fn fixed_size(unit: &Unit) -> Option<String> {
@@ -370,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_and_the_size_of_an_object_drive_cannot_change() {
+    fn an_object_drive_grows_and_its_table_cannot_change() {
         let drive = |size: &str, keys: &str| {
             let unit = target("a", &DISK.replace("1MiB", size));
             let unit = unit.replacen("stack", "kind = 'object'\nstack", 1);
@@ -379,8 +371,9 @@ mod tests {
         let small = drive("16MiB", "");
         let text = "refused: iqn.a:a LUN 0: the table of an object drive is read at the start";
         check(&small, &drive("16MiB", "nonces = 2000\n"), text);
-        let text = "refused: iqn.a:a LUN 0: an object drive keeps the size";
-        check(&small, &drive("32MiB", ""), text);
+        check(&small, &drive("32MiB", ""), "changed: iqn.a:a LUN 0: ");
+        let text = "refused: iqn.a:a LUN 0: a volume cannot shrink";
+        check(&drive("32MiB", ""), &small, text);
     }
 
     #[test]

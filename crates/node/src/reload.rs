@@ -14,7 +14,7 @@
 
 use std::{collections::HashMap, io, path::Path, sync::Arc, time::Duration};
 
-use config::{Address, File, IscsiTargetSettings, Layer, Settings, Unit, UnitKind, login_rules};
+use config::{Address, File, IscsiTargetSettings, Layer, Settings, Unit, login_rules};
 use control::{Failure, ReloadChanges, ServingPhase};
 use stack::{NotOpened, OpenedStack, StackInput};
 use target::Listener;
@@ -186,6 +186,7 @@ impl Node {
         for (target, unit) in &plan.units_changed {
             let (opened, _) = self.unit(&target.name.0, unit.lun)?;
             opened.follow(unit).await?;
+            self.grow_drive(&target.name.0, unit.lun).await?;
         }
         Ok(())
     }
@@ -394,10 +395,6 @@ impl Node {
     pub async fn resize(&self, target: &str, lun: u16, bytes: Option<u64>) -> Result<u64, Failure> {
         let _one_at_a_time = self.changing.lock().await;
         let (opened, unit) = self.unit(target, lun)?;
-        if unit.kind == UnitKind::Object {
-            return Err(Failure::new(plan::FIXED_DRIVE)
-                .remedy("serve a new drive on a larger volume, and copy the objects to it"));
-        }
         let sized = |layer: &Layer| matches!(layer, Layer::File(File { size: Some(_), .. }));
         if unit.stack.iter().any(sized) {
             return Err(Failure::new("the settings specify the size of its file")
@@ -406,7 +403,23 @@ impl Node {
         if let Some(why) = plan::fixed_size(&unit) {
             return Err(Failure::new(why));
         }
-        opened.grow(bytes).await
+        let grown = opened.grow(bytes).await?;
+        self.grow_drive(target, lun).await?;
+        Ok(grown)
+    }
+
+    /// Gives the end of the volume to the unit, if the unit is an object drive.
+    async fn grow_drive(&self, target: &str, lun: u16) -> Result<(), Failure> {
+        let drive = {
+            let inner = self.inner.lock();
+            let served = inner.targets.iter().find(|served| served.name == target);
+            let unit = served.and_then(|served| served.units.iter().find(|unit| unit.lun == lun));
+            unit.and_then(|unit| unit.drive.clone())
+        };
+        match drive {
+            Some(drive) => drive.grow().await,
+            None => Ok(()),
+        }
     }
 
     pub(super) fn unit(&self, target: &str, lun: u16) -> Result<(Arc<OpenedStack>, Unit), Failure> {

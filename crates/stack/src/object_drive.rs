@@ -102,6 +102,19 @@ impl ServedDrive {
         })
     }
 
+    /// Gives the end of a volume that has grown to the drive.
+    ///
+    /// # Errors
+    /// The volume failed.
+    pub async fn grow(&self) -> Result<(), Failure> {
+        let grown = self.store.grow().await;
+        grown.map(drop).map_err(|error| {
+            let serial = &self.unit.primary().identity().serial;
+            Failure::new(format!("the object drive {serial} cannot grow: {error}"))
+                .remedy("check the disk of the unit; a restart of the process tries it again")
+        })
+    }
+
     #[must_use]
     pub fn status(&self) -> ObjectDriveStatus {
         let statistics = self.store.statistics();
