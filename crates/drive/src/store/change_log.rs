@@ -4,8 +4,13 @@
 //! written since then and to which these rows refer, with their checksums. One flush makes the record and the data
 //! stable together. From time to time all rows of the log are written to the tables (a *fold*). The tables name the
 //! *generation* of the log that continues them; a fold writes the next number in the same transaction. So records that
-//! are in the tables already do not count any more, and nothing has to be erased. A generation begins at the begin of
-//! the log's region, its records follow each other without gaps, and their sequence numbers begin with 1.
+//! are in the tables already do not count any more, and nothing has to be erased. The log's region has two halves; even
+//! generations have the first one. A generation begins at the begin of its half, its records follow each other without
+//! gaps, and their sequence numbers begin with 1.
+//!
+//! When a half is full, a fold of its rows begins on a thread of its own, and records of the next generation go to the
+//! other half meanwhile. They count only if all records before them do, so each of them names the number of records of
+//! the generation before. A start reads the generation that the tables name, and then the next one.
 //!
 //! # A record may be on the volume without its data
 //!
@@ -26,6 +31,8 @@
 //!   writes the content that the checksum names.
 //! - A write that was on its way at the freeze goes to a reserved block to which no row refers. The block is in the list
 //!   of the record that has its row. It is not given back while an abandoned write to it may still reach the volume.
+//! - A fold beside commits has rows of stable records only. A block that such a record frees may be used again before the
+//!   fold ends; a start replays the record.
 //! - FORMAT OSD discards blocks after its fold has begun a new generation.
 //!
 //! A block of an old last record can also decay on the disk. So an idle drive, and a drive that is closed, folds the
@@ -36,8 +43,8 @@
 //! After a write or flush of the log has failed, the record may be on the volume or not. No record is written behind it:
 //! the next commit is a fold.
 //!
-//! A start also looks behind the last intact record. If there is a later record of the same generation, an acknowledged
-//! record between them was damaged, and the start fails: the blocks that it freed may have other content by now.
+//! A start also looks behind the last intact record. If there is a later record, an acknowledged record between them was
+//! damaged, and the start fails: the blocks that it freed may have other content by now.
 
 use std::ops::Range;
 
@@ -57,21 +64,30 @@ use super::{
 
 /// The place of the next record.
 pub(crate) struct ChangeLog {
-    region: Range<u64>,
+    layout: Superblock,
     generation: u64,
     /// The sequence number of the last record; zero: there is none.
     sequence: u64,
-    /// The first byte behind the last record.
-    at: u64,
+    /// The number of records of the generation before, until its fold has ended.
+    follows: u64,
+    /// The bytes behind the last record.
+    free: Range<u64>,
     /// Records must not be written before the next fold, because the content of the region is not known.
     must_fold: bool,
 }
 
 impl ChangeLog {
-    /// Returns the log of a drive whose records were just read. The first commit is a fold.
+    /// Returns the log of a drive whose tables name `generation`. The first commit is a fold.
     pub(crate) fn new(layout: &Superblock, generation: u64) -> Self {
-        let region = layout.log();
-        Self { at: region.start, region, generation, sequence: 0, must_fold: true }
+        Self {
+            // The next generation may have records, too.
+            generation: generation.wrapping_add(1),
+            sequence: 0,
+            follows: 0,
+            free: half(layout, generation),
+            layout: layout.clone(),
+            must_fold: true,
+        }
     }
 
     /// Returns true if no record must be written before a fold.
@@ -79,15 +95,21 @@ impl ChangeLog {
         self.must_fold
     }
 
-    /// Returns the number of records since the last fold.
+    /// Returns true if there may be records that are not in the tables.
+    pub(crate) fn has_records(&self) -> bool {
+        self.sequence > 0 || self.follows > 0
+    }
+
+    /// Returns the number of records in the present generation.
     pub(crate) fn records(&self) -> u64 {
         self.sequence
     }
 
     /// Returns the bytes of a record with these rows and blocks; `None` if the region has no room for it.
     pub(crate) fn record(&self, rows: &Rows, blocks: &[BlockEntry]) -> Option<Bytes> {
-        let record = encode(self.generation, self.sequence + 1, rows, blocks);
-        (record.len() as u64 <= self.region.end - self.at).then_some(record)
+        let place = (self.generation, self.sequence + 1, self.follows);
+        let record = encode(place, rows, blocks);
+        (record.len() as u64 <= self.free.end - self.free.start).then_some(record)
     }
 
     /// Writes a record. On return it is stable, and so is everything that was written to the volume before. With
@@ -104,13 +126,13 @@ impl ChangeLog {
         if flushes_first {
             block_on(disk.flush())?;
         }
-        block_on(disk.write(self.at, Data::from(record), Durability::Volatile))?;
+        block_on(disk.write(self.free.start, Data::from(record), Durability::Volatile))?;
         if !mutation.is(DriveMutant::LogSync) {
             block_on(disk.flush())?;
         }
         self.must_fold = false;
         self.sequence += 1;
-        self.at += length;
+        self.free.start += length;
         Ok(())
     }
 
@@ -126,27 +148,59 @@ impl ChangeLog {
 
     /// Notes that the tables have all rows of the log, and name the generation of [`ChangeLog::begin_fold`].
     pub(crate) fn folded(&mut self) {
-        (self.sequence, self.at, self.must_fold) = (0, self.region.start, false);
+        self.sequence = 0;
+        self.begin_half();
+    }
+
+    /// Begins to write records of the generation of [`ChangeLog::begin_fold`], beside the fold.
+    pub(crate) fn begin_half(&mut self) {
+        (self.follows, self.sequence) = (self.sequence, 0);
+        (self.free, self.must_fold) = (half(&self.layout, self.generation), false);
+    }
+
+    /// Notes that a fold beside commits has ended.
+    pub(crate) fn fold_ended(&mut self, is_done: bool) {
+        match is_done {
+            true => self.follows = 0,
+            false => self.must_fold = true,
+        }
     }
 }
 
-/// Reads the rows of a log that belong to `generation`. Blocks.
+/// Returns the bytes of the volume that a generation has.
+fn half(layout: &Superblock, generation: u64) -> Range<u64> {
+    let region = layout.log();
+    let middle = region.start + u64::from(layout.log_bytes) / 2 / BLOCK * BLOCK;
+    match generation.is_multiple_of(2) {
+        true => region.start..middle,
+        false => middle..region.end,
+    }
+}
+
+/// Reads the rows of a log that continue tables which name `generation`. Blocks.
 pub(crate) fn recover(
     disk: &DriveDisk,
     layout: &Superblock,
     generation: u64,
     mutation: &DriveMutation,
 ) -> Result<Rows, OpenError> {
-    let region = layout.log();
     let (mut rows, mut last) = (Rows::new(), LogRecord::default());
-    let (mut at, mut sequence) = (region.start, 1);
-    while let Some((length, record)) = read(disk, at..region.end, generation, sequence)? {
-        rows.extend(std::mem::replace(&mut last, record).rows);
-        at += length;
-        sequence += 1;
-    }
-    if has_later_record(disk, at..region.end, generation, sequence) {
-        return Err(OpenError::Log);
+    let mut follows = None;
+    for generation in [generation, generation.wrapping_add(1)] {
+        let mut free = half(layout, generation);
+        let mut sequence = 0;
+        while let Some((header, record)) = read(disk, &free, generation, sequence + 1)? {
+            if follows.is_some_and(|records| header.follows != records) {
+                return Err(OpenError::Log);
+            }
+            rows.extend(std::mem::replace(&mut last, record).rows);
+            free.start += header.length();
+            sequence += 1;
+        }
+        if has_later_record(disk, free, generation, sequence + 1) {
+            return Err(OpenError::Log);
+        }
+        follows = Some(sequence);
     }
     if mutation.is(DriveMutant::DataUnchecked) || has_data(disk, layout, &last.blocks)? {
         rows.extend(last.rows);
@@ -154,13 +208,13 @@ pub(crate) fn recover(
     Ok(rows)
 }
 
-/// Reads the record at the begin of `range`, with its length. `None`: the record there is torn, or not the next one.
+/// Reads the record at the begin of `range`. `None`: the record there is torn, or not the next one.
 fn read(
     disk: &DriveDisk,
-    range: Range<u64>,
+    range: &Range<u64>,
     generation: u64,
     sequence: u64,
-) -> Result<Option<(u64, LogRecord)>, volume::Error> {
+) -> Result<Option<(RecordHeader, LogRecord)>, volume::Error> {
     if range.start >= range.end {
         return Ok(None);
     }
@@ -184,7 +238,7 @@ fn read(
     };
     let found = examine(disk, whole, &is_whole)?;
     let record = found.and_then(|data| decode(&header, &data.into_bytes()));
-    Ok(record.map(|record| (header.length(), record)))
+    Ok(record.map(|record| (header, record)))
 }
 
 /// Returns a copy of the extent that is right; `None` if it can be read and no copy is right.
@@ -245,3 +299,105 @@ fn has_data(
 
 /// Bytes of the log that a start reads at once when it looks for later records.
 const WINDOW: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use volume::{Geometry, MemVolume};
+
+    use super::*;
+    use crate::store::key::Key;
+
+    struct Bench {
+        disk: DriveDisk,
+        layout: Superblock,
+        log: ChangeLog,
+    }
+
+    impl Bench {
+        /// Returns an empty log of generation 12.
+        fn new() -> Self {
+            let disk = DriveDisk::new(Arc::new(MemVolume::new(Geometry::with_blocks(1 << 15))));
+            let layout = Superblock::plan(disk.bytes(), [7; 16]).unwrap();
+            let mut log = ChangeLog::new(&layout, 10);
+            assert_eq!(log.begin_fold(&DriveMutation::default()), 12);
+            log.folded();
+            Self { disk, layout, log }
+        }
+
+        fn append(&mut self, key: u8) {
+            let mut rows = Rows::new();
+            rows.insert(Key::from_slice(&[key]), None);
+            let record = self.log.record(&rows, &[]).unwrap();
+            self.log.append(&self.disk, record, false, &DriveMutation::default()).unwrap();
+        }
+
+        fn begin_half(&mut self) {
+            self.log.begin_fold(&DriveMutation::default());
+            self.log.begin_half();
+        }
+
+        /// Returns the keys of the rows that a start finds if the tables name `generation`.
+        fn found(&self, generation: u64) -> Option<Vec<u8>> {
+            let rows =
+                recover(&self.disk, &self.layout, generation, &DriveMutation::default()).ok()?;
+            Some(rows.keys().map(|key| key[0]).collect())
+        }
+
+        fn damage(&self, generation: u64, block: u64) {
+            let at = half(&self.layout, generation).start + block * BLOCK;
+            let data = Data::from(vec![1; BLOCK as usize]);
+            block_on(self.disk.write(at, data, Durability::Volatile)).unwrap();
+        }
+    }
+
+    #[test]
+    fn records_beside_a_fold_count_with_those_before_them() {
+        let mut bench = Bench::new();
+        bench.append(1);
+        bench.append(2);
+        assert_eq!(bench.found(12), Some(vec![1, 2]));
+        bench.begin_half();
+        bench.append(3);
+        // The fold has not ended, or it has.
+        assert_eq!(bench.found(12), Some(vec![1, 2, 3]));
+        assert_eq!(bench.found(13), Some(vec![3]));
+        bench.damage(13, 0);
+        assert_eq!(bench.found(12), Some(vec![1, 2]));
+    }
+
+    #[test]
+    fn a_damaged_end_of_the_generation_before_is_an_error() {
+        let mut bench = Bench::new();
+        bench.append(1);
+        bench.append(2);
+        bench.begin_half();
+        bench.append(3);
+        bench.damage(12, 1);
+        assert_eq!(bench.found(12), None);
+        assert_eq!(bench.found(13), Some(vec![3]));
+    }
+
+    #[test]
+    fn records_of_an_older_generation_do_not_count() {
+        let mut bench = Bench::new();
+        (1..=3).for_each(|key| bench.append(key));
+        bench.log.begin_fold(&DriveMutation::default());
+        bench.log.folded();
+        bench.log.begin_fold(&DriveMutation::default());
+        bench.log.folded();
+        bench.append(9);
+        assert_eq!(bench.found(14), Some(vec![9]));
+    }
+
+    #[test]
+    fn no_record_is_written_after_a_fold_beside_commits_failed() {
+        let mut bench = Bench::new();
+        bench.append(1);
+        bench.begin_half();
+        bench.append(2);
+        bench.log.fold_ended(false);
+        assert!(bench.log.must_fold() && bench.log.has_records());
+    }
+}

@@ -1,5 +1,6 @@
 //! The thread that makes changes stable: one commit for all changes since the last one. A commit is a record of the log,
-//! or a *fold*, which writes the changes and all rows of the log to the tables.
+//! or a *fold*, which writes the changes and all rows of the log to the tables. If only the log is full, its rows are
+//! folded by a thread of their own, and commits go on meanwhile.
 
 use std::{
     future::Future,
@@ -31,9 +32,9 @@ pub(crate) enum CommitJob {
     Commit { force: bool },
     /// Polls a future until it ends: the writes of an aborted command.
     Finish(Pin<Box<dyn Future<Output = ()> + Send>>),
-    /// Remove every object. No command is at work. `tag` is the request tag of the command, or zeros.
+    /// Removes every object. No command is at work. `tag` is the request tag of the command, or zeros.
     Format { now: Timestamp, tag: [u8; TAG_BYTES], reply: oneshot::Sender<Result<(), String>> },
-    /// Open the tables again, because a read of them has failed.
+    /// Opens the tables again, because a read of them has failed.
     Reopen(mpsc::Sender<()>),
     /// End; close the database in order if there is a reply.
     Stop(Option<oneshot::Sender<()>>),
@@ -46,66 +47,196 @@ pub(crate) fn start(
 ) -> std::io::Result<JoinHandle<()>> {
     thread::Builder::new().name("drive-committer".into()).spawn(move || {
         let _guard = runtime.as_ref().map(Handle::enter);
-        run(&tables, &jobs);
+        let progress = tables.progress.clone();
+        let mut committer = Committer { tables, runtime: runtime.clone(), fold: None };
+        committer.run(&jobs);
         drop(jobs);
         // Wake those who wait for a commit that does not come.
-        tables.progress.send_modify(|progress| {
+        progress.send_modify(|progress| {
             progress.failures += 1;
             progress.error = "the object drive is closed".into();
         });
     })
 }
 
-fn run(tables: &Tables, jobs: &mpsc::Receiver<CommitJob>) {
-    let mut has_records = false;
-    loop {
-        let first = match has_records {
-            true => jobs.recv_timeout(IDLE),
-            false => jobs.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
-        };
-        let first = match first {
-            Ok(first) => first,
-            Err(mpsc::RecvTimeoutError::Disconnected) => return,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                commit(tables, Demand::Fold);
-                // A fold that failed is tried again with the next commit.
-                has_records = false;
-                continue;
-            }
-        };
-        let (mut wanted, mut forced) = (false, false);
-        for job in std::iter::once(first).chain(jobs.try_iter()) {
-            match job {
-                CommitJob::Commit { force } => (wanted, forced) = (true, forced | force),
-                CommitJob::Finish(future) => block_on(future),
-                CommitJob::Format { now, tag, reply } => {
-                    // The caller may have gone.
-                    let _ = reply.send(format(tables, now, tag));
+struct Committer {
+    tables: Arc<Tables>,
+    runtime: Option<Handle>,
+    /// The fold that runs beside commits. It returns true if it succeeded.
+    fold: Option<JoinHandle<bool>>,
+}
+
+impl Committer {
+    fn run(&mut self, jobs: &mpsc::Receiver<CommitJob>) {
+        let mut has_records = false;
+        loop {
+            let first = match has_records {
+                true => jobs.recv_timeout(IDLE),
+                false => jobs.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
+            };
+            let first = match first {
+                Ok(first) => first,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    self.commit(Demand::Fold);
+                    // A fold that failed is tried again with the next commit.
+                    has_records = false;
+                    continue;
                 }
-                CommitJob::Reopen(reply) => {
-                    drop(tables.database.lock().take());
-                    // A failure is noticed by the next read or commit. The caller may have gone.
-                    let _ = reopen(tables);
-                    let _ = reply.send(());
-                }
-                CommitJob::Stop(reply) => {
-                    if reply.is_some() {
-                        commit(tables, Demand::Fold);
-                    }
-                    // Dropping the database may write, so it must not happen on a thread of an async runtime.
-                    drop(tables.database.lock().take());
-                    if let Some(reply) = reply {
+            };
+            let (mut wanted, mut forced) = (false, false);
+            for job in std::iter::once(first).chain(jobs.try_iter()) {
+                match job {
+                    CommitJob::Commit { force } => (wanted, forced) = (true, forced | force),
+                    CommitJob::Finish(future) => block_on(future),
+                    CommitJob::Format { now, tag, reply } => {
+                        self.end_fold();
                         // The caller may have gone.
+                        let _ = reply.send(format(&self.tables, now, tag));
+                    }
+                    CommitJob::Reopen(reply) => {
+                        self.end_fold();
+                        drop(self.tables.database.lock().take());
+                        // A failure is noticed by the next read or commit. The caller may have gone.
+                        let _ = reopen(&self.tables);
                         let _ = reply.send(());
                     }
-                    return;
+                    CommitJob::Stop(reply) => return self.stop(reply),
                 }
             }
+            if wanted {
+                self.commit(if forced { Demand::Always } else { Demand::Changes });
+            }
+            let tables = &self.tables;
+            has_records = tables.log.lock().has_records() && tables.mutation.folds_when_idle();
         }
-        if wanted {
-            commit(tables, if forced { Demand::Always } else { Demand::Changes });
+    }
+
+    fn stop(&mut self, reply: Option<oneshot::Sender<()>>) {
+        if reply.is_some() {
+            self.commit(Demand::Fold);
         }
-        has_records = tables.log.lock().records() > 0 && tables.mutation.folds_when_idle();
+        self.end_fold();
+        // Dropping the database may write, so it must not happen on a thread of an async runtime.
+        drop(self.tables.database.lock().take());
+        if let Some(reply) = reply {
+            // The caller may have gone.
+            let _ = reply.send(());
+        }
+    }
+
+    fn commit(&mut self, demand: Demand) {
+        if self.fold.as_ref().is_some_and(JoinHandle::is_finished) {
+            self.end_fold();
+        }
+        if self.tables.state.lock().has_format_failed {
+            return note_failure(&self.tables, "FORMAT OSD has failed: repeat it".into());
+        }
+        let Some(frozen) = freeze(&self.tables, demand) else { return };
+        let result = self.write(&frozen, demand);
+        let tables = &self.tables;
+        let mut state = tables.state.lock();
+        match result {
+            Ok(place) => {
+                drop(frozen.rows);
+                match place {
+                    Committed::Log => state.rows.was_logged(),
+                    Committed::Tables => state.rows.committed(),
+                }
+                state.counters.reserved_id = frozen.reserved_id;
+                state.committed_epoch = frozen.epoch;
+                drop(state);
+                tables.progress.send_modify(|progress| {
+                    progress.stable = frozen.version;
+                    progress.commits += 1;
+                });
+                settle(tables);
+            }
+            Err(error) => {
+                state.rows.thaw();
+                drop(state);
+                note_failure(tables, error);
+            }
+        }
+    }
+
+    /// Writes a record of the log. If it has no room, begins a fold beside commits, and a new half of the log. Folds at
+    /// once if the record is too large even for that, or if there must be no record.
+    fn write(&mut self, frozen: &Frozen, demand: Demand) -> Result<Committed, String> {
+        let most = self.tables.most_changes() / 2;
+        if demand != Demand::Fold && frozen.bytes <= most {
+            let is_full = frozen.bytes + frozen.logged_bytes > most
+                || self.tables.mutation.folds_after(self.tables.log.lock().records());
+            if !is_full && let Some(result) = self.append(frozen) {
+                return result;
+            }
+            self.end_fold();
+            if self.begin_fold()
+                && let Some(result) = self.append(frozen)
+            {
+                return result;
+            }
+        }
+        self.end_fold();
+        fold(&self.tables, &mut self.tables.log.lock()).map(|()| Committed::Tables)
+    }
+
+    /// Writes a record of the log. Returns `None` if there must be none, or if it has no room.
+    fn append(&self, frozen: &Frozen) -> Option<Result<Committed, String>> {
+        let tables = &self.tables;
+        let mut log = tables.log.lock();
+        let blocks = frozen.unsynced.as_deref();
+        if log.must_fold() {
+            return None;
+        }
+        let record = log.record(&frozen.rows, blocks.unwrap_or_default())?;
+        let written = log.append(&tables.disk, record, blocks.is_none(), &tables.mutation);
+        Some(written.map(|()| Committed::Log).map_err(|error| error.to_string()))
+    }
+
+    /// Begins to fold the rows of the log beside commits. Returns false if that cannot be done now. No other fold is at
+    /// work.
+    fn begin_fold(&mut self) -> bool {
+        let mut log = self.tables.log.lock();
+        if log.must_fold() || log.records() == 0 {
+            return false;
+        }
+        let generation = log.begin_fold(&self.tables.mutation);
+        let rows = self.tables.state.lock().rows.begin_fold();
+        let (tables, runtime) = (Arc::clone(&self.tables), self.runtime.clone());
+        let thread = thread::Builder::new().name("drive-fold".into()).spawn(move || {
+            let _guard = runtime.as_ref().map(Handle::enter);
+            let result = commit_rows(&tables.database, &rows, generation, false);
+            drop(rows);
+            if result.is_err() {
+                // A database that failed refuses everything until it is opened again.
+                drop(tables.database.lock().take());
+            }
+            let mut state = tables.state.lock();
+            match result {
+                Ok(()) => state.rows.folded(),
+                Err(_) => state.rows.unfold(),
+            }
+            result.is_ok()
+        });
+        match thread {
+            Ok(thread) => {
+                log.begin_half();
+                self.fold = Some(thread);
+                true
+            }
+            Err(_) => {
+                self.tables.state.lock().rows.unfold();
+                false
+            }
+        }
+    }
+
+    /// Waits for the fold beside commits, if there is one. If it failed, the next commit is a fold, and says why.
+    fn end_fold(&mut self) {
+        let Some(fold) = self.fold.take() else { return };
+        let is_done = fold.join().unwrap_or(false);
+        self.tables.log.lock().fold_ended(is_done);
     }
 }
 
@@ -123,8 +254,10 @@ enum Demand {
 /// A commit at work.
 struct Frozen {
     rows: Arc<Rows>,
-    /// Memory of these rows and of the rows of the log.
+    /// Memory of these rows.
     bytes: usize,
+    /// Memory of the rows of the log.
+    logged_bytes: usize,
     /// The data blocks that a record lists; `None`: too many.
     unsynced: Option<Vec<BlockEntry>>,
     version: u64,
@@ -136,57 +269,6 @@ struct Frozen {
 enum Committed {
     Log,
     Tables,
-}
-
-fn commit(tables: &Tables, demand: Demand) {
-    if tables.state.lock().has_format_failed {
-        return note_failure(tables, "FORMAT OSD has failed: repeat it".into());
-    }
-    let mut log = tables.log.lock();
-    let Some(frozen) = freeze(tables, &log, demand) else { return };
-    let result = write(tables, &mut log, &frozen, demand);
-    let mut state = tables.state.lock();
-    match result {
-        Ok(place) => {
-            drop(frozen.rows);
-            match place {
-                Committed::Log => state.rows.was_logged(),
-                Committed::Tables => state.rows.committed(),
-            }
-            state.counters.reserved_id = frozen.reserved_id;
-            state.committed_epoch = frozen.epoch;
-            drop(state);
-            tables.progress.send_modify(|progress| {
-                progress.stable = frozen.version;
-                progress.commits += 1;
-            });
-            settle(tables);
-        }
-        Err(error) => {
-            state.rows.thaw();
-            drop(state);
-            note_failure(tables, error);
-        }
-    }
-}
-
-/// Writes a record of the log, or folds the log if the record has no room.
-fn write(
-    tables: &Tables,
-    log: &mut ChangeLog,
-    frozen: &Frozen,
-    demand: Demand,
-) -> Result<Committed, String> {
-    let most = tables.most_changes() / 2;
-    let has_room = demand != Demand::Fold
-        && !log.must_fold()
-        && !tables.mutation.folds_after(log.records())
-        && frozen.bytes <= most;
-    let blocks = frozen.unsynced.as_deref();
-    let record = has_room.then(|| log.record(&frozen.rows, blocks.unwrap_or_default())).flatten();
-    let Some(record) = record else { return fold(tables, log).map(|()| Committed::Tables) };
-    let written = log.append(&tables.disk, record, blocks.is_none(), &tables.mutation);
-    written.map(|()| Committed::Log).map_err(|error| error.to_string())
 }
 
 /// Writes the frozen rows and all rows of the log to the tables.
@@ -219,19 +301,19 @@ fn note_failure(tables: &Tables, error: String) {
     });
 }
 
-fn freeze(tables: &Tables, log: &ChangeLog, demand: Demand) -> Option<Frozen> {
+fn freeze(tables: &Tables, demand: Demand) -> Option<Frozen> {
+    let has_records = tables.log.lock().has_records();
     let mut state = tables.state.lock();
     let state = &mut *state;
     let is_changed = !state.rows.delta.is_empty() || state.groups.pending() > 0;
     let is_wanted = match demand {
         Demand::Changes => is_changed,
         Demand::Always => true,
-        Demand::Fold => is_changed || log.records() > 0,
+        Demand::Fold => is_changed || has_records,
     };
     if !is_wanted {
         return None;
     }
-    let bytes = state.rows.delta_bytes + state.rows.logged_bytes();
     let epoch = state.epochs.epoch();
     state.epochs.advance();
     for (key, row) in state.groups.freeze(epoch) {
@@ -242,8 +324,9 @@ fn freeze(tables: &Tables, log: &ChangeLog, demand: Demand) -> Option<Frozen> {
     counters.reserved_id = reserved_id;
     state.rows.put(key::counters(), Some(counters.encode(state.groups.used)));
     Some(Frozen {
+        bytes: state.rows.delta_bytes,
+        logged_bytes: state.rows.logged_bytes(),
         rows: state.rows.freeze(),
-        bytes,
         unsynced: state.unsynced.take(),
         version: state.version,
         epoch,

@@ -61,12 +61,12 @@ const SUPERBLOCK: &[FormatField] = &[
 
 /// Record of the log
 ///
-/// A record begins at the begin of the log or behind the record before it, in a block of 4096 bytes. Its generation is
-/// the number in the table `log` of redb, which increases whenever the rows of the log are written to `rows`, and
-/// sequence numbers follow each other. The last record counts only if the blocks of data that it lists have their
-/// checksums. After this header come the rows, and then the blocks of data. A row is the length of its key (2), the
-/// length of its value (4; all ones: the row is removed), the key and the value; a block is its number (8) and its
-/// checksum (4).
+/// Generations use the two halves of the log in turn. A record begins at the begin of its half or behind the record
+/// before it, in a block of 4096 bytes. Its generation is the number in the table `log` of redb, which increases
+/// whenever the rows of the log are written to `rows`, and sequence numbers follow each other. The last record counts
+/// only if the blocks of data that it lists have their checksums. After this header come the rows, and then the blocks
+/// of data. A row is the length of its key (2), the length of its value (4; all ones: the row is removed), the key and
+/// the value; a block is its number (8) and its checksum (4).
 const LOG_RECORD: &[FormatField] = &[
     ("magic", 0, 8, "`FBYOBJRC`"),
     ("generation", 8, 8, "of the log"),
@@ -75,7 +75,8 @@ const LOG_RECORD: &[FormatField] = &[
     ("rows", 28, 4, "number of rows"),
     ("blocks", 32, 4, "number of blocks"),
     ("checksum of the body", 36, 4, ""),
-    ("zero", 40, 20, ""),
+    ("before", 40, 8, "records of the generation before, if they are not in `rows` yet"),
+    ("zero", 48, 12, ""),
     ("checksum", 60, 4, "of bytes 0 to 59"),
 ];
 
@@ -230,14 +231,14 @@ fn the_tables_of_the_page_have_the_offsets_of_the_superblocks() {
 #[test]
 fn the_tables_of_the_page_have_the_offsets_of_a_record_of_the_log() {
     let rows = Rows::from([(Key::from_slice(b"key"), Some(Bytes::from_static(b"value")))]);
-    let record = log_record::encode(1, 2, &rows, &[BlockEntry { block: 3, crc: 4 }]);
+    let record = log_record::encode((1, 2, 6), &rows, &[BlockEntry { block: 3, crc: 4 }]);
     let body = b"\x03\0\x05\0\0\0keyvalue\x03\0\0\0\0\0\0\0\x04\0\0\0";
     assert_eq!(record[64..64 + body.len()], body[..]);
     let short = |n: usize| (n as u32).to_le_bytes();
     let header = &record[..64];
     let crcs =
         [super::disk::crc32c(body), super::disk::crc32c(&header[..60])].map(u32::to_le_bytes);
-    let values: [&[u8]; 9] = [
+    let values: [&[u8]; 10] = [
         b"FBYOBJRC",
         &1_u64.to_le_bytes(),
         &2_u64.to_le_bytes(),
@@ -245,7 +246,8 @@ fn the_tables_of_the_page_have_the_offsets_of_a_record_of_the_log() {
         &short(1),
         &short(1),
         &crcs[0],
-        &[0; 20],
+        &6_u64.to_le_bytes(),
+        &[0; 12],
         &crcs[1],
     ];
     check(LOG_RECORD, header, &values);

@@ -12,6 +12,7 @@
 //! | 28..32 | number of rows |
 //! | 32..36 | number of blocks of data |
 //! | 36..40 | CRC32C of the body |
+//! | 40..48 | number of records of the generation before, if its fold has not ended; else 0 |
 //! | 60..64 | CRC32C of bytes 0..60 |
 //!
 //! The body has the rows and then the blocks of data. A row is the length of its key (2 bytes), the length of its value
@@ -36,6 +37,8 @@ pub(crate) struct RecordHeader {
     rows: u32,
     blocks: u32,
     body_crc: u32,
+    /// The number of records of the generation before that this record follows.
+    pub(crate) follows: u64,
 }
 
 /// The content of a record.
@@ -62,6 +65,7 @@ impl RecordHeader {
             rows: header.get_u32_le(),
             blocks: header.get_u32_le(),
             body_crc: header.get_u32_le(),
+            follows: header.get_u64_le(),
         })
     }
 
@@ -77,8 +81,10 @@ impl RecordHeader {
     }
 }
 
-/// Returns the bytes of a record.
-pub(crate) fn encode(generation: u64, sequence: u64, rows: &Rows, blocks: &[BlockEntry]) -> Bytes {
+/// Returns the bytes of a record. The place is its generation, its sequence number, and the number of records of the
+/// generation before that it follows.
+pub(crate) fn encode(place: (u64, u64, u64), rows: &Rows, blocks: &[BlockEntry]) -> Bytes {
+    let (generation, sequence, follows) = place;
     let size: usize = rows.iter().map(|(key, row)| row_bytes(key, row.as_ref())).sum();
     let body = size + blocks.len() * LISTED_BLOCK;
     let mut record = BytesMut::with_capacity((HEADER + body).next_multiple_of(BLOCK as usize));
@@ -102,6 +108,7 @@ pub(crate) fn encode(generation: u64, sequence: u64, rows: &Rows, blocks: &[Bloc
     header.put_u32_le(rows.len() as u32);
     header.put_u32_le(blocks.len() as u32);
     header.put_u32_le(body_crc);
+    header.put_u64_le(follows);
     let crc = crc32c(&record[..HEADER - 4]);
     record[HEADER - 4..HEADER].copy_from_slice(&crc.to_le_bytes());
     record.resize(record.len().next_multiple_of(BLOCK as usize), 0);
@@ -153,7 +160,7 @@ mod tests {
         rows.insert(Key::from_slice(b"bcd"), None);
         rows.insert(Key::from_slice(b"e"), Some(Bytes::new()));
         let blocks = vec![BlockEntry { block: 3, crc: 4 }, BlockEntry { block: 1 << 40, crc: 5 }];
-        let bytes = encode(9, 2, &rows, &blocks);
+        let bytes = encode((9, 2, 7), &rows, &blocks);
         (rows, blocks, bytes)
     }
 
@@ -161,7 +168,8 @@ mod tests {
     fn a_record_decodes_as_it_was_encoded() {
         let (rows, blocks, bytes) = record();
         let header = RecordHeader::decode(&bytes).unwrap();
-        assert_eq!((header.generation, header.sequence, header.length()), (9, 2, 8192));
+        assert_eq!((header.generation, header.sequence, header.follows), (9, 2, 7));
+        assert_eq!(header.length(), 8192);
         assert!(header.is_body_of(&bytes) && bytes.len() == 8192);
         assert_eq!(decode(&header, &bytes), Some(LogRecord { rows, blocks }));
     }

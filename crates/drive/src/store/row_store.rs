@@ -59,6 +59,8 @@ pub(crate) struct RowStore {
     /// Rows that are in the log and not in the tables. They are older than the frozen ones.
     logged: Rows,
     logged_bytes: usize,
+    /// The rows of the log that are being written to the tables. They are the oldest ones.
+    folding: Option<Arc<Rows>>,
     cache: RowCache,
     /// The number of changes of the tables: rows read from them in another generation may be out of date.
     pub(crate) generation: u64,
@@ -72,6 +74,7 @@ impl RowStore {
             frozen: None,
             logged: Rows::new(),
             logged_bytes: 0,
+            folding: None,
             cache: RowCache::new(cache_bytes),
             generation: 0,
         }
@@ -80,13 +83,14 @@ impl RowStore {
     /// Returns a row that differs from the tables. The inner value is `None` if the row was removed.
     pub(crate) fn changed(&self, key: &Key) -> Option<&Option<Bytes>> {
         let frozen = || self.frozen.as_ref().and_then(|frozen| frozen.get(key));
-        self.delta.get(key).or_else(frozen).or_else(|| self.logged.get(key))
+        let folding = || self.folding.as_ref().and_then(|folding| folding.get(key));
+        self.delta.get(key).or_else(frozen).or_else(|| self.logged.get(key)).or_else(folding)
     }
 
     /// Returns all rows that differ from the tables, in layers: a later layer replaces rows of an earlier one.
     pub(crate) fn layers(&self) -> impl Iterator<Item = &Rows> {
-        let frozen = self.frozen.as_deref();
-        std::iter::once(&self.logged).chain(frozen).chain([&self.delta])
+        let (folding, frozen) = (self.folding.as_deref(), self.frozen.as_deref());
+        folding.into_iter().chain([&self.logged]).chain(frozen).chain([&self.delta])
     }
 
     /// Returns the memory that rows take which are in the log and not in the tables.
@@ -123,12 +127,13 @@ impl RowStore {
     pub(crate) fn freeze_logged(&mut self) -> Arc<Rows> {
         let mut rows = std::mem::take(&mut self.logged);
         self.logged_bytes = 0;
-        if let Some(frozen) = self.frozen.take() {
+        let mut frozen = self.frozen.take().unwrap_or_default();
+        if !rows.is_empty() {
             rows.extend(frozen.iter().map(|(key, row)| (key.clone(), row.clone())));
+            frozen = Arc::new(rows);
         }
-        let rows = Arc::new(rows);
-        self.frozen = Some(Arc::clone(&rows));
-        rows
+        self.frozen = Some(Arc::clone(&frozen));
+        frozen
     }
 
     /// Notes that the frozen rows are in the log.
@@ -142,14 +147,45 @@ impl RowStore {
     /// Notes that the frozen rows are in the tables.
     pub(crate) fn committed(&mut self) {
         if let Some(frozen) = self.frozen.take() {
-            match Arc::try_unwrap(frozen) {
-                Ok(rows) => rows.into_iter().for_each(|(key, row)| self.cache.put(key, row)),
-                Err(rows) => {
-                    rows.iter().for_each(|(key, row)| self.cache.put(key.clone(), row.clone()));
-                }
-            }
+            self.keep(frozen);
         }
         self.generation += 1;
+    }
+
+    /// Takes the rows of the log for a fold that runs beside commits.
+    pub(crate) fn begin_fold(&mut self) -> Arc<Rows> {
+        let rows = Arc::new(std::mem::take(&mut self.logged));
+        self.logged_bytes = 0;
+        self.folding = Some(Arc::clone(&rows));
+        rows
+    }
+
+    /// Notes that the rows of [`RowStore::begin_fold`] are in the tables.
+    pub(crate) fn folded(&mut self) {
+        if let Some(folding) = self.folding.take() {
+            self.keep(folding);
+        }
+        self.generation += 1;
+    }
+
+    /// Puts the rows of [`RowStore::begin_fold`] back below newer ones, because the fold failed.
+    pub(crate) fn unfold(&mut self) {
+        let Some(folding) = self.folding.take() else { return };
+        for (key, row) in folding.iter() {
+            if !self.logged.contains_key(key) {
+                insert(&mut self.logged, &mut self.logged_bytes, key.clone(), row.clone());
+            }
+        }
+    }
+
+    /// Puts rows of the tables into the cache.
+    fn keep(&mut self, rows: Arc<Rows>) {
+        match Arc::try_unwrap(rows) {
+            Ok(rows) => rows.into_iter().for_each(|(key, row)| self.cache.put(key, row)),
+            Err(rows) => {
+                rows.iter().for_each(|(key, row)| self.cache.put(key.clone(), row.clone()));
+            }
+        }
     }
 
     /// Puts the frozen rows back below newer changes, because their commit failed.
@@ -169,6 +205,7 @@ impl RowStore {
         self.frozen = None;
         self.logged.clear();
         self.logged_bytes = 0;
+        self.folding = None;
         self.cache.clear();
         self.generation += 1;
     }
@@ -278,6 +315,29 @@ mod tests {
         rows.committed();
         assert_eq!((rows.changed(&key(2)), rows.generation), (None, 1));
         assert_eq!(rows.get(&key(2)), Some(Some(Bytes::from_static(b"kept"))));
+    }
+
+    #[test]
+    fn a_fold_beside_commits_keeps_its_rows_below_newer_ones() {
+        let mut rows = RowStore::new(1 << 20);
+        let value = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
+        rows.put(key(1), value("old"));
+        rows.put(key(2), value("kept"));
+        rows.freeze();
+        rows.was_logged();
+        drop(rows.begin_fold());
+        rows.put(key(1), value("new"));
+        rows.freeze();
+        rows.was_logged();
+        assert_eq!(rows.changed(&key(1)), Some(&value("new")));
+        assert_eq!(rows.changed(&key(2)), Some(&value("kept")));
+        rows.unfold();
+        assert_eq!(rows.changed(&key(1)), Some(&value("new")));
+        assert_eq!((rows.changed(&key(2)), rows.generation), (Some(&value("kept")), 0));
+        drop(rows.begin_fold());
+        rows.folded();
+        assert_eq!((rows.changed(&key(1)), rows.generation), (None, 1));
+        assert_eq!(rows.get(&key(1)), Some(value("new")));
     }
 
     #[test]
