@@ -206,18 +206,12 @@ impl Committer {
         let (tables, runtime) = (Arc::clone(&self.tables), self.runtime.clone());
         let thread = thread::Builder::new().name("drive-fold".into()).spawn(move || {
             let _guard = runtime.as_ref().map(Handle::enter);
-            let result = commit_rows(&tables.database, &rows, generation, false);
+            let is_done = commit_rows(&tables.database, &rows, generation, false).is_ok();
             drop(rows);
-            if result.is_err() {
-                // A database that failed refuses everything until it is opened again.
-                drop(tables.database.lock().take());
+            if is_done {
+                tables.state.lock().rows.folded();
             }
-            let mut state = tables.state.lock();
-            match result {
-                Ok(()) => state.rows.folded(),
-                Err(_) => state.rows.unfold(),
-            }
-            result.is_ok()
+            is_done
         });
         match thread {
             Ok(thread) => {
@@ -235,7 +229,13 @@ impl Committer {
     /// Waits for the fold beside commits, if there is one. If it failed, the next commit is a fold, and says why.
     fn end_fold(&mut self) {
         let Some(fold) = self.fold.take() else { return };
+        // A thread that panicked has not folded the rows.
         let is_done = fold.join().unwrap_or(false);
+        if !is_done {
+            // A database that failed refuses everything until it is opened again.
+            drop(self.tables.database.lock().take());
+            self.tables.state.lock().rows.unfold();
+        }
         self.tables.log.lock().fold_ended(is_done);
     }
 }

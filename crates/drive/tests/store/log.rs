@@ -236,3 +236,35 @@ fn after_a_failed_format_nothing_is_made_stable_before_a_restart() {
         assert_eq!(found, Err(ObjectError::NoSuchObject { object }));
     });
 }
+
+#[test]
+fn changes_stay_stable_in_the_log_while_folds_fail() {
+    run(async {
+        for is_mended in [false, true] {
+            let (below, object) = killed_drive().await;
+            let faulty = FaultVolume::new(below.clone());
+            let faults = Arc::clone(faulty.faults());
+            let volume: Stack = Arc::new(faulty);
+            let often = DriveMutation::default().folding_after(1);
+            let store = open_with(&volume, often).await.expect("opened");
+            let tables = Extent { lba: Lba(2176), blocks: 10_240 };
+            let error = Error::Device("the cable is out".into());
+            let rule = FaultRule::always(FaultCallKind::Write, Symptom::Fails(error)).at(tables);
+            faults.add(rule);
+            // The second change begins a fold beside commits, which fails; the third one needs another fold.
+            write_stable(&store, object, 0, vec![4; 4096]).await.unwrap();
+            write_stable(&store, object, 0, vec![5; 4096]).await.unwrap();
+            let failed = write_stable(&store, object, 0, vec![6; 4096]).await;
+            assert!(matches!(failed, Err(ObjectError::Storage(_))), "{failed:?}");
+            let mut expected = 5;
+            if is_mended {
+                faults.clear();
+                expected = 7;
+                write_stable(&store, object, 0, vec![7; 4096]).await.unwrap();
+            }
+            drop(store);
+            let store = open(&below).await;
+            assert_eq!(read(&store, object, 0, 4096).await.unwrap(), vec![expected; 4096]);
+        }
+    });
+}
