@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use initiator::{Credential, KeyChain, RemoteObjects, RemoteVolume, Settings};
-use object::{Command, KeyToSet, ObjectAddress, ObjectReply, ObjectRequest, ReplyData};
+use object::{Command, FlushScope, KeyToSet, ObjectAddress, ObjectReply, ObjectRequest, ReplyData};
 use osd::security::{Algorithm, SecurityMethod};
 use rig::node::ServeProcess;
 use volume::{Data, Durability, Extent, Lba, Volume};
@@ -94,6 +94,13 @@ pub fn create_and_write(data: Bytes) -> ObjectRequest {
 
 pub async fn request(drive: &RemoteObjects, request: ObjectRequest) -> Result<ObjectReply> {
     Ok(drive.request(request).await?)
+}
+
+/// Makes everything on the drive stable.
+pub async fn flush(drive: &RemoteObjects) -> Result<()> {
+    let flush = Command::FlushOsd { scope: FlushScope::RangeOrEverything };
+    drive.request(ObjectRequest::new(flush)).await?;
+    Ok(())
 }
 
 impl ObjectBenchSession {

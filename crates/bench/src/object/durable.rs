@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use hdrhistogram::Histogram;
 use initiator::{Credential, RemoteObjects};
 use object::{KeyToSet, ObjectAddress};
 use osd::security::{Algorithm, SecurityMethod};
@@ -18,7 +19,7 @@ use super::client::{self, PARTITION};
 use super::load::{self, ObjectBenchLoad, draw};
 use super::place::{ObjectBenchPlace, keyed_drive, runtime};
 use super::ratios::ObjectRatios;
-use crate::load::{BenchLoad, BenchPoint};
+use crate::load::{BenchLoad, BenchPoint, histogram};
 use crate::raw::RawTcpServer;
 use crate::stage::Appender;
 
@@ -26,6 +27,10 @@ use crate::stage::Appender;
 const MANY: usize = 32;
 
 const BLOCK: u64 = 4096;
+
+/// Parts of a measurement in which appends, writes and keys take turns: other work on the disk changes the time of a
+/// sync from one moment to the next.
+const SLICES: u32 = 6;
 
 pub fn measure(
     place: &ObjectBenchPlace,
@@ -49,20 +54,26 @@ pub fn measure(
             client::request(&drive, client::write(object, start, data)).await?;
         }
         for round in 0..scale.rounds {
-            let append = appender.measure(scale.time)?.median_us();
+            let (mut append, mut alone, mut keys) = (histogram(), histogram(), histogram());
+            for _ in 0..SLICES {
+                let time = scale.time / SLICES;
+                append.add(&appender.measure(time)?.latency)?;
+                alone.add(&writes(&node, &drive, (object, region), 1, time).await?.latency)?;
+                keys.add(&set_keys(&node, &owner, time).await?.latency)?;
+            }
+            let median = |latency: &Histogram<u64>| latency.value_at_quantile(0.5) as f64 / 1e3;
+            let [append, alone, keys] = [append, alone, keys].map(|latency| median(&latency));
             let trip = raw.measure(&BenchLoad::write_4k(1), 0, scale.time)?.median_us();
-            let alone = writes(&node, &drive, (object, region), 1, scale.time).await?;
             let many = writes(&node, &drive, (object, region), MANY, scale.time).await?;
             let created = creates(&node, &drive, scale.time).await?.per_second();
             let files = files_per_second(&place.path(&format!("files-{round}")), scale.time)?;
-            let keys = keys(&node, &owner, scale.time).await?.median_us();
-            let over = alone.median_us() / (append + trip);
+            let over = alone / (append + trip);
             ratios.most(
                 "FUA WRITE of 4 KiB, depth 1: median over append + TCP round trip",
                 1.6,
                 over,
             );
-            let over = many.per_second() / alone.per_second();
+            let over = many.per_second() * alone / 1e6;
             ratios.least("FUA WRITE of 4 KiB, depth 32: rate over depth 1", 5.0, over);
             let over = created / files;
             ratios.least(
@@ -73,7 +84,7 @@ pub fn measure(
             ratios.most("SET KEY: median over durable append", 2.0, keys / append);
             ratios.note("durable append of 4 KiB: median, us", append);
             ratios.note("TCP round trip with 4 KiB: median, us", trip);
-            ratios.note("FUA WRITE of 4 KiB, depth 1: median, us", alone.median_us());
+            ratios.note("FUA WRITE of 4 KiB, depth 1: median, us", alone);
             ratios.note("FUA WRITE of 4 KiB, depth 32: per second", many.per_second());
             ratios.note("CREATE AND WRITE with FUA, depth 32: per second", created);
             ratios.note("files of 4 KiB by 32 threads: per second", files);
@@ -110,7 +121,11 @@ async fn creates(node: &ServeProcess, drive: &RemoteObjects, time: Duration) -> 
     .await
 }
 
-async fn keys(node: &ServeProcess, owner: &RemoteObjects, time: Duration) -> Result<BenchPoint> {
+async fn set_keys(
+    node: &ServeProcess,
+    owner: &RemoteObjects,
+    time: Duration,
+) -> Result<BenchPoint> {
     let key = KeyToSet::Working { partition: PARTITION, version: 1 };
     load::measure(1, node.id(), time, |_| client::set_key(owner, key)).await
 }

@@ -25,9 +25,9 @@ const DEPTH: usize = 32;
 /// The first page of user objects that clients may use freely.
 const PAGE: u32 = 0x1_0000;
 
-/// Bytes of the volume for each object: the block of data, and 12 KiB for rows in the tables and for free pages. The
-/// tables double their file when they grow.
-const BYTES_PER_OBJECT: u64 = 16 << 10;
+/// Bytes of the volume for each object. A sixteenth of them is for tables, and an object has 500 bytes of rows. The file
+/// is sparse.
+const BYTES_PER_OBJECT: u64 = 64 << 10;
 
 /// Bytes of the smallest volume.
 const LEAST_BYTES: u64 = 256 << 20;
@@ -53,6 +53,7 @@ impl<'a> Populated<'a> {
         let drive = populated.connect().await?;
         client::create_partition(&drive).await?;
         populated.objects = add(&drive, count).await?;
+        client::flush(&drive).await?;
         drive.close().await;
         Ok(populated)
     }

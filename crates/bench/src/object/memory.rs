@@ -12,7 +12,10 @@ use super::ratios::ObjectRatios;
 const SESSIONS: usize = 64;
 
 const BLOCK: u16 = 0;
-const DRIVE: u16 = 1;
+/// The drive for small commands.
+const SMALL: u16 = 1;
+/// The drive for streams. It discards what they overwrite, so that the next writes need new memory.
+const STREAMS: u16 = 2;
 
 /// One load with the least ratio of the drive's rate to the block unit's.
 struct MemoryPoint {
@@ -41,23 +44,25 @@ pub fn measure(
     ratios: &mut ObjectRatios,
 ) -> Result<()> {
     let bytes = scale.memory_bytes;
-    // The drive has an object for streams and one for small commands, of `bytes` each. A write takes new blocks before
-    // it frees the old ones, and the drive has tables.
-    let units = [block_unit(&memory(bytes)), plain_drive(&memory(4 * bytes))];
-    let node = place.start("memory", &units)?;
+    // A write to an object takes new blocks before it frees the old ones, and a drive has tables.
+    let drive = plain_drive(&memory(3 * bytes));
+    let node = place.start("memory", &[block_unit(&memory(bytes)), drive.clone(), drive])?;
     runtime()?.block_on(async {
-        let connect = || client::drive(&node, DRIVE, Credential::None);
-        let first = connect().await?;
+        let connect = |lun| client::drive(&node, lun, Credential::None);
+        let first = connect(SMALL).await?;
         client::create_partition(&first).await?;
-        let (streamed, object) = (client::create(&first).await?, client::create(&first).await?);
+        let object = client::create(&first).await?;
         let mut drives = vec![ObjectBenchSession::Object(first, object)];
         let mut blocks = vec![client::block(&node, BLOCK).await?];
         for _ in 1..SESSIONS {
-            drives.push(ObjectBenchSession::Object(connect().await?, object));
+            drives.push(ObjectBenchSession::Object(connect(SMALL).await?, object));
             blocks.push(client::block(&node, BLOCK).await?);
         }
-        let stream = [ObjectBenchSession::Object(connect().await?, streamed)];
-        load::age(&drives[0], bytes, 4 * bytes, node.id()).await?;
+        let first = connect(STREAMS).await?;
+        client::create_partition(&first).await?;
+        let object = client::create(&first).await?;
+        let stream = [ObjectBenchSession::Object(first, object)];
+        load::age(&drives[0], bytes, 3 * bytes, node.id()).await?;
         stream[0].fill(bytes).await?;
         blocks[0].fill(bytes).await?;
         for round in 0..scale.rounds {

@@ -13,8 +13,11 @@ use super::load::{self, ObjectBenchLoad};
 use super::place::{ObjectBenchPlace, keyed_drive, memory, runtime};
 use super::ratios::ObjectRatios;
 
-const MEMORY: u16 = 0;
-const DISK: u16 = 1;
+/// The drive in memory for small commands.
+const SMALL: u16 = 0;
+/// The drive in memory for streams.
+const STREAMS: u16 = 1;
+const DISK: u16 = 2;
 
 /// Commands in flight on the simulated disk: 4 MiB, which it transfers in 8 ms, so that it has work while a host
 /// computes integrity check values.
@@ -26,44 +29,33 @@ const HASHED: usize = 128 << 10;
 /// Length of the measurement of one hash.
 const HASH_TIME: Duration = Duration::from_millis(50);
 
-/// The sessions with one drive.
+/// The sessions with one drive. All use the same object.
 struct MethodSessions {
-    /// Sessions without security and with CMDRSP, for small commands on an object of their own.
-    small: [[ObjectBenchSession; 1]; 2],
     plain: [ObjectBenchSession; 1],
+    /// With the method CMDRSP.
     signed: [ObjectBenchSession; 1],
     all_data: Vec<(Algorithm, [ObjectBenchSession; 1])>,
 }
 
 impl MethodSessions {
-    async fn open(node: &ServeProcess, lun: u16, bytes: u64) -> Result<Self> {
-        let signed = SecurityMethod::CmdRsp;
-        let owner = || client::owner(signed, Algorithm::HmacSha256);
-        let plain = || client::drive(node, lun, Credential::None);
-        let first = client::drive(node, lun, owner()?).await?;
-        client::set_keys(&first).await?;
-        let (object, small) = (client::create(&first).await?, client::create(&first).await?);
+    async fn open(node: &ServeProcess, lun: u16) -> Result<Self> {
+        let owner = client::owner(SecurityMethod::CmdRsp, Algorithm::HmacSha256)?;
+        let owner = client::drive(node, lun, owner).await?;
+        client::set_keys(&owner).await?;
+        let object = client::create(&owner).await?;
         let session = ObjectBenchSession::Object;
-        let small = [
-            [session(plain().await?, small)],
-            [session(client::drive(node, lun, owner()?).await?, small)],
-        ];
-        if lun == MEMORY {
-            load::age(&small[0][0], bytes, 4 * bytes, node.id()).await?;
-        }
-        let plain = session(plain().await?, object);
-        plain.fill(bytes).await?;
+        let plain = session(client::drive(node, lun, Credential::None).await?, object);
         let mut all_data = vec![];
         for algorithm in Algorithm::ALL {
             let owner = client::owner(SecurityMethod::AllData, algorithm)?;
             all_data.push((algorithm, [session(client::drive(node, lun, owner).await?, object)]));
         }
-        Ok(Self { small, plain: [plain], signed: [session(first, object)], all_data })
+        Ok(Self { plain: [plain], signed: [session(owner, object)], all_data })
     }
 
     async fn close(&self) {
         let all = self.all_data.iter().map(|(_, session)| session);
-        for [session] in all.chain(&self.small).chain([&self.plain, &self.signed]) {
+        for [session] in all.chain([&self.plain, &self.signed]) {
             session.close().await;
         }
     }
@@ -74,21 +66,28 @@ pub fn measure(
     scale: ObjectBenchScale,
     ratios: &mut ObjectRatios,
 ) -> Result<()> {
-    let lower = memory(4 * scale.memory_bytes);
+    let lower = memory(3 * scale.memory_bytes);
     let disk = format!("{lower}, {{ disk = {{ model = \"null\", media_rate = 500000000 }} }}");
-    let node = place.start("security", &[keyed_drive(&lower), keyed_drive(&disk)])?;
+    let units = [keyed_drive(&lower), keyed_drive(&lower), keyed_drive(&disk)];
+    let node = place.start("security", &units)?;
     runtime()?.block_on(async {
         let bytes = scale.memory_bytes;
-        let in_memory = MethodSessions::open(&node, MEMORY, bytes).await?;
-        let on_disk = MethodSessions::open(&node, DISK, bytes / 4).await?;
+        let small = MethodSessions::open(&node, SMALL).await?;
+        load::age(&small.plain[0], bytes, 3 * bytes, node.id()).await?;
+        let streams = MethodSessions::open(&node, STREAMS).await?;
+        streams.plain[0].fill(bytes).await?;
+        let on_disk = MethodSessions::open(&node, DISK).await?;
+        on_disk.plain[0].fill(bytes / 4).await?;
         for _ in 0..scale.rounds {
             for write in [false, true] {
-                memory_round(&node, &in_memory, write, scale, ratios).await?;
+                small_round(&node, &small, write, scale, ratios).await?;
+                stream_round(&node, &streams, write, scale, ratios).await?;
                 disk_round(&node, &on_disk, write, scale, ratios).await?;
             }
         }
-        in_memory.close().await;
-        on_disk.close().await;
+        for sessions in [small, streams, on_disk] {
+            sessions.close().await;
+        }
         Ok(())
     })
 }
@@ -97,7 +96,7 @@ const fn action(write: bool) -> &'static str {
     if write { "WRITE" } else { "READ" }
 }
 
-async fn memory_round(
+async fn small_round(
     node: &ServeProcess,
     sessions: &MethodSessions,
     write: bool,
@@ -105,16 +104,24 @@ async fn memory_round(
     ratios: &mut ObjectRatios,
 ) -> Result<()> {
     let action = action(write);
-    let region = scale.memory_bytes;
-    let small = ObjectBenchLoad::small(write, 32, region);
-    let plain = small.measure(&sessions.small[0], node.id(), scale.time).await?;
-    let signed = small.measure(&sessions.small[1], node.id(), scale.time).await?;
-    let cpu = signed.cpu_us() / plain.cpu_us();
-    ratios.most(format!("CMDRSP, 4 KiB {action}, depth 32: server CPU over NOSEC"), 1.4, cpu);
-    let cpu = [plain.cpu_us(), signed.cpu_us()];
-    ratios.note(format!("NOSEC, 4 KiB {action}, depth 32: server CPU, us"), cpu[0]);
-    ratios.note(format!("CMDRSP, 4 KiB {action}, depth 32: server CPU, us"), cpu[1]);
+    let load = ObjectBenchLoad::small(write, 32, scale.memory_bytes);
+    let plain = load.measure(&sessions.plain, node.id(), scale.time).await?.cpu_us();
+    let signed = load.measure(&sessions.signed, node.id(), scale.time).await?.cpu_us();
+    let figure = format!("CMDRSP, 4 KiB {action}, depth 32: server CPU over NOSEC");
+    ratios.most(figure, 1.4, signed / plain);
+    ratios.note(format!("NOSEC, 4 KiB {action}, depth 32: server CPU, us"), plain);
+    ratios.note(format!("CMDRSP, 4 KiB {action}, depth 32: server CPU, us"), signed);
+    Ok(())
+}
 
+async fn stream_round(
+    node: &ServeProcess,
+    sessions: &MethodSessions,
+    write: bool,
+    scale: ObjectBenchScale,
+    ratios: &mut ObjectRatios,
+) -> Result<()> {
+    let (action, region) = (action(write), scale.memory_bytes);
     for (size, bytes) in [("128 KiB", 128 << 10), ("1 MiB", 1 << 20)] {
         let load = ObjectBenchLoad { bytes, ..ObjectBenchLoad::large(write, 8, region) };
         let plain = load.measure(&sessions.plain, node.id(), scale.time).await?;

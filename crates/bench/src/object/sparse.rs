@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use initiator::{Credential, RemoteObjects};
-use object::{AttributeId, AttributeSelection, Command, FlushScope, ObjectAddress, ObjectRequest};
+use object::{AttributeId, AttributeSelection, Command, ObjectAddress, ObjectRequest};
 
 use super::ObjectBenchScale;
 use super::client;
@@ -40,7 +40,7 @@ pub fn measure(
                 let start = LENGTH / BLOCKS * at - BLOCK;
                 client::request(&drive, client::write(object, start, data)).await?;
             }
-            flush(&drive).await?;
+            client::flush(&drive).await?;
             let taken = used(&drive).await?.saturating_sub(before);
             ratios.most(
                 "object of 1 TiB with 64 blocks of data: space, MiB",
@@ -54,7 +54,7 @@ pub fn measure(
             let cleared = start.elapsed().as_secs_f64() * 1e6;
             ratios.most("CLEAR of 1 TiB with FUA over durable append", 20.0, cleared / append);
             client::request(&drive, ObjectRequest::new(Command::Remove { object })).await?;
-            flush(&drive).await?;
+            client::flush(&drive).await?;
         }
         drive.close().await;
         Ok(())
@@ -69,10 +69,4 @@ async fn used(drive: &RemoteObjects) -> Result<u64> {
     let reply = client::request(drive, get).await?;
     let value = &reply.attributes.first().context("the drive reports no used capacity")?.value;
     Ok(u64::from_be_bytes(value[..].try_into()?))
-}
-
-async fn flush(drive: &RemoteObjects) -> Result<()> {
-    let flush = Command::FlushOsd { scope: FlushScope::RangeOrEverything };
-    client::request(drive, ObjectRequest::new(flush)).await?;
-    Ok(())
 }
