@@ -456,6 +456,7 @@ struct FormatEnd<'a>(&'a DriveCore);
 impl Drop for FormatEnd<'_> {
     fn drop(&mut self) {
         self.0.tables.state.lock().is_formatting = false;
+        self.0.wake_worker();
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     key,
     row_store::Rows,
     tables::{Tables, commit_rows, first_rows, identifiers_to_reserve, open_database},
-    transaction::TAG_BYTES,
+    transaction::{Builds, TAG_BYTES},
     unsynced::UnsyncedBlocks,
 };
 
@@ -422,6 +422,7 @@ fn remove_everything(tables: &Tables, now: Timestamp, tag: [u8; TAG_BYTES]) -> R
     state.rows.clear();
     state.groups = Groups::new(state.groups.blocks(), 0);
     state.unsynced = UnsyncedBlocks::default();
+    state.builds = Builds::default();
     state.counters = counters;
     Ok(())
 }

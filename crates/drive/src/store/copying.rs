@@ -3,21 +3,21 @@
 use bytes::Bytes;
 use object::{
     AttributeId, Continuation, ObjectAddress, ObjectError, ObjectReply, ObjectRequest, ObjectType,
-    RefusedField,
+    RefusedField, Timestamp,
 };
 
 use super::{
+    build::{BuildRow, copy_attribute_rows, copy_some, find_build},
     chunk,
     conclusion::{Conclusion, conclude},
     drive_core::DriveCore,
     extents::count_used,
     key,
-    listing::ListSource,
     object_row::{FROZEN, HAS_WORK, MAY_SHARE, ObjectRow},
-    object_rows::{check_tables, decode, find, find_partition, find_user, store},
-    objects::{create_objects, create_partition},
+    object_rows::{check_tables, find, find_partition, find_user, store},
+    objects::{choose_partition, count_partition, create_objects},
     sharing::share_blocks,
-    transaction::{Step, Stop, Transaction},
+    transaction::{ActiveBuild, BuildChange, Step, Stop, Transaction},
 };
 
 /// Whether a partition is a snapshot or a clone of another one, as its row says.
@@ -64,7 +64,7 @@ impl DriveCore {
         .await
     }
 
-    /// Performs CREATE SNAPSHOT or CREATE CLONE, as one transaction.
+    /// Performs CREATE SNAPSHOT or CREATE CLONE in steps. The new partition is visible after the last one.
     pub(crate) async fn copy_partition(
         &self,
         request: &ObjectRequest,
@@ -72,64 +72,44 @@ impl DriveCore {
         requested: u64,
         kind: PartitionCopy,
     ) -> Result<ObjectReply, ObjectError> {
+        let _turn = self.builds.lock().await;
+        while self.tables.state.lock().builds.failed.len() >= MOST_FAILED {
+            self.work().await?;
+        }
         self.admit_change().await?;
         let now = self.now();
-        self.warm_up(source).await?;
-        self.run(|transaction| {
-            let old = find_partition(transaction, source)?;
-            if old.members.count + old.members.collections > MOST_COPIED {
-                return Err(Stop::Failed(ObjectError::Quota {
-                    used: old.members.count + old.members.collections,
-                    limit: MOST_COPIED,
-                }));
-            }
-            let id = create_partition(transaction, requested, now)?;
-            let address = ObjectAddress::partition(id);
-            let mut new = find(transaction, address)?;
-            new.members = old.members;
-            (new.members.kind, new.members.source) = (kind as u8, source);
-            (new.quota, new.max_length, new.used) = (old.quota, old.max_length, old.used);
-            copy_objects(transaction, source, id, kind)?;
-            transaction.counters.objects += old.members.count + old.members.collections;
-            copy_attributes(transaction, ObjectAddress::partition(source), address, &mut new)?;
-            let reply = conclude(
-                transaction,
-                &Conclusion::new(self, request, address, now),
-                &mut new,
-                true,
-            )?;
-            if kind == PartitionCopy::Snapshot {
-                new.flags |= FROZEN;
-                store(transaction, address, &new)?;
-            }
-            Ok(reply)
-        })
-        .await
-    }
-
-    /// Reads the rows that a copy of a partition needs, so that its transaction finds most of them in memory.
-    async fn warm_up(&self, partition: u64) -> Result<(), ObjectError> {
-        let mut first = 0;
-        loop {
-            let (ids, next) = self.ids(ListSource::UserObjects(partition), first, 1024).await?;
-            for id in ids {
-                let address = ObjectAddress::new(partition, id);
-                self.run(|transaction| match transaction.get(&key::object(address))? {
-                    Some(row) => {
-                        let row = decode(address, &row)?;
-                        chunk_numbers(&row).filter(|_| row.used > 0).try_for_each(|n| {
-                            transaction.get(&key::chunk(row.content, n)).map(drop)
-                        })
-                    }
-                    None => Ok(()),
-                })
-                .await?;
-            }
-            if next == 0 {
-                return Ok(());
-            }
-            first = next;
+        let is_snapshot = kind == PartitionCopy::Snapshot;
+        let build =
+            self.run(|transaction| begin(transaction, source, requested, is_snapshot, now)).await?;
+        let mut guard = BuildGuard { core: self, is_done: false };
+        let mut next = Some(0);
+        while let Some(first) = next {
+            self.admit_change().await?;
+            next = self.run(|transaction| copy_some(transaction, &build, first)).await?;
         }
+        let reply = self
+            .run(|transaction| {
+                let done = find_build(transaction, build.target)?;
+                let address = ObjectAddress::partition(build.target);
+                let mut new = ObjectRow { used: done.used, ..done.row };
+                (new.members.kind, new.members.source) = (kind as u8, source);
+                let mut root = find(transaction, ObjectAddress::ROOT)?;
+                count_partition(transaction, &mut root)?;
+                transaction.counters.objects += new.members.count + new.members.collections;
+                transaction.put(key::build(build.target), None)?;
+                transaction.change_build(BuildChange::End);
+                transaction.insert(key::object(address), new.encode());
+                let conclusion = Conclusion::new(self, request, address, now);
+                let reply = conclude(transaction, &conclusion, &mut new, true)?;
+                if is_snapshot {
+                    new.flags |= FROZEN;
+                    store(transaction, address, &new)?;
+                }
+                Ok(reply)
+            })
+            .await?;
+        guard.is_done = true;
+        Ok(reply)
     }
 
     /// Performs DETACH CLONE: the partition no longer counts as a clone.
@@ -221,51 +201,50 @@ fn copy_attributes(
     })
 }
 
-/// Copies all objects of a partition to a new one, with their identifiers and attributes.
-fn copy_objects(
+/// Begins to make a partition as a copy of another one.
+fn begin(
     transaction: &mut Transaction<'_>,
     source: u64,
-    target: u64,
-    kind: PartitionCopy,
-) -> Step<()> {
+    requested: u64,
+    is_snapshot: bool,
+    now: Timestamp,
+) -> Step<ActiveBuild> {
+    let old = find_partition(transaction, source)?;
     check_tables(transaction)?;
-    let (start, end) = (key::object(ObjectAddress::new(source, 1)), key::objects_end(source));
-    transaction.for_each(&start, &end, |transaction, row_key, row| {
-        let id = key::last_number(&row_key);
-        let (from, to) = (ObjectAddress::new(source, id), ObjectAddress::new(target, id));
-        let mut old = decode(from, &row)?;
-        let mut new = old.clone();
-        if old.object_type == ObjectType::UserObject {
-            new.content = transaction.next_content();
-            copy_content(transaction, from, &mut old, &mut new)?;
-        } else {
-            transaction.insert(key::collection(target, id), Bytes::new());
-            let (start, end) = (key::member(from, 0), key::members_end(from));
-            transaction.for_each(&start, &end, |transaction, member, number| {
-                transaction.insert(key::member(to, key::last_number(&member)), number);
-                Ok(())
-            })?;
+    let target = choose_partition(transaction, requested)?;
+    let newest_content = transaction.next_content();
+    let (from, to) = (ObjectAddress::partition(source), ObjectAddress::partition(target));
+    copy_attribute_rows(transaction, from, to)?;
+    let mut row = ObjectRow::new(ObjectType::Partition, now);
+    (row.members, row.quota, row.max_length) = (old.members, old.quota, old.max_length);
+    row.attribute_bytes = old.attribute_bytes;
+    let begun = BuildRow { source, newest_content, used: 0, row };
+    transaction.insert(key::build(target), begun.encode());
+    let build = ActiveBuild { source, target, newest_content, is_snapshot, is_abandoned: false };
+    transaction.change_build(BuildChange::Begin(build));
+    Ok(build)
+}
+
+/// Has the worker undo a build whose command fails or is dropped.
+struct BuildGuard<'a> {
+    core: &'a DriveCore,
+    is_done: bool,
+}
+
+impl Drop for BuildGuard<'_> {
+    fn drop(&mut self) {
+        if self.is_done {
+            return;
         }
-        match kind {
-            PartitionCopy::Snapshot => new.flags |= FROZEN,
-            // A clone of a snapshot can change.
-            PartitionCopy::Clone => new.flags &= !FROZEN,
+        if let Some(build) = &mut self.core.tables.state.lock().builds.active {
+            build.is_abandoned = true;
         }
-        transaction.insert(key::object(to), new.encode());
-        Ok(())
-    })?;
-    // One range for the attributes of all objects, because each range is one read.
-    let first = key::attribute(ObjectAddress::new(source, 1), AttributeId::new(0, 0));
-    let end = key::attributes_end(ObjectAddress::new(source, u64::MAX));
-    transaction.for_each(&first, &end, |transaction, row_key, value| {
-        let to = ObjectAddress::new(target, key::attribute_object(&row_key));
-        transaction.insert(key::attribute(to, key::attribute_id(&row_key)), value);
-        Ok(())
-    })
+        self.core.wake_worker();
+    }
 }
 
 /// Number of chunks (of 1 MiB) up to which an object's chunk rows are looked up one by one. The rows of a longer object
 /// are read as a range.
 const FEW_CHUNKS: u64 = 64;
-/// Most objects of a partition that is copied: the copy is one transaction, which other commands wait for.
-const MOST_COPIED: u64 = 16_384;
+/// Builds that failed and are not undone yet, above which a new one waits.
+const MOST_FAILED: usize = 4;

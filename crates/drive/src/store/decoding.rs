@@ -107,9 +107,9 @@ fn group_row(row: &Bytes) {
 
 /// Takes the numbers out of a key and of the result of a tag.
 fn keys(bytes: &[u8]) {
-    let _ = (key::last_number(bytes), key::attribute_object(bytes), key::is_record(bytes));
+    let _ = (key::last_number(bytes), key::number(bytes, 1), key::is_record(bytes));
     let id = key::attribute_id(bytes);
-    let address = ObjectAddress::new(1, key::attribute_object(bytes));
+    let address = ObjectAddress::new(1, key::number(bytes, 1));
     assert_eq!(key::attribute_id(&key::attribute(address, id)), id);
     let _ = decode_result(bytes);
 }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::{
+    build::{cancel, copy_one, undo_some},
     committer::CommitJob,
     freeing::free_some,
     groups::BlockRuns,
@@ -21,7 +22,7 @@ use super::{
     row_store::{LoadedRows, Need},
     superblock::Superblock,
     tables::Tables,
-    transaction::{Step, Stop, Transaction},
+    transaction::{ActiveBuild, Step, Stop, Transaction},
 };
 
 pub(crate) struct DriveCore {
@@ -39,6 +40,8 @@ pub(crate) struct DriveCore {
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     /// Locks for APPEND, selected by the object: two APPENDs to one object at once would each have to begin again.
     pub(crate) appends: Box<[tokio::sync::Mutex<()>]>,
+    /// One partition is copied at a time.
+    pub(crate) builds: tokio::sync::Mutex<()>,
     pub(crate) repaired: std::sync::atomic::AtomicU64,
     pub(crate) damaged: std::sync::atomic::AtomicU64,
 }
@@ -63,15 +66,26 @@ impl DriveCore {
                     (Some(content), ObjectError::Storage(damaged))
                 }
                 Err(Stop::Failed(error @ ObjectError::Quota { .. })) => (None, error),
+                Err(Stop::Copy(id)) => {
+                    self.copy_for_change(id).await?;
+                    continue;
+                }
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(stop) => unreachable!("{stop:?}"),
             };
-            let has_work = self.tables.state.lock().has_work;
+            let has_work = {
+                let state = self.tables.state.lock();
+                state.has_work || !state.builds.failed.is_empty()
+            };
             if !has_work && content.is_none() {
                 return Err(error);
             }
             // The worker may have freed the last chunks in the meantime, so that the next attempt can succeed.
-            misses = if self.free_step(content).await? { 0 } else { misses + 1 };
+            let is_more = match content {
+                Some(_) => self.free_step(content).await?,
+                None => self.work().await?,
+            };
+            misses = if is_more { 0 } else { misses + 1 };
             if misses > 1 {
                 return Err(error);
             }
@@ -80,12 +94,34 @@ impl DriveCore {
 
     /// Frees a bounded number of chunks that nothing refers to any more. Returns false if there are none.
     pub(crate) async fn free_step(&self, content: Option<u64>) -> Result<bool, ObjectError> {
-        let done = self.run_alone(&mut |transaction| free_some(transaction, content)).await;
-        done.map_err(|stop| match stop {
-            Stop::Failed(error) => error,
-            // A step only makes its work row longer by no range at all.
-            stop => unreachable!("{stop:?}"),
-        })
+        self.run_alone(&mut |transaction| free_some(transaction, content)).await.map_err(failure)
+    }
+
+    /// Does a bounded part of the work in the background. Returns false if there is none.
+    pub(crate) async fn work(&self) -> Result<bool, ObjectError> {
+        let is_abandoned = |build: ActiveBuild| build.is_abandoned;
+        self.run_alone(
+            &mut |transaction| match transaction.active_build().is_some_and(is_abandoned) {
+                true => cancel(transaction),
+                false => Ok(()),
+            },
+        )
+        .await
+        .map_err(failure)?;
+        if self.run_alone(&mut undo_some).await.map_err(failure)? {
+            return Ok(true);
+        }
+        self.free_step(None).await
+    }
+
+    /// Copies a part of an object into the partition that is being made, because the object is about to change.
+    async fn copy_for_change(&self, id: u64) -> Result<(), ObjectError> {
+        self.admit_change().await?;
+        if self.run_alone(&mut |transaction| copy_one(transaction, id)).await.is_err() {
+            // The change must not wait for a copy that cannot be made. The command that makes the copy fails.
+            self.run_alone(&mut cancel).await.map_err(failure)?;
+        }
+        Ok(())
     }
 
     async fn run_alone<T>(
@@ -100,7 +136,7 @@ impl DriveCore {
                 Err(stop) => stop,
             };
             match stop {
-                Stop::Failed(_) | Stop::Work(_) => return Err(stop),
+                Stop::Failed(_) | Stop::Work(_) | Stop::Copy(_) => return Err(stop),
                 Stop::Missing(need) => self.load(need, &mut loaded).await?,
                 Stop::Identifiers => self.commit(true).await?,
                 Stop::Full if waits < MOST_WAITS => {
@@ -249,6 +285,14 @@ impl DriveCore {
                 let _ = thread.join();
             }
         }
+    }
+}
+
+/// Returns the error of a step that needs no other work first.
+fn failure(stop: Stop) -> ObjectError {
+    match stop {
+        Stop::Failed(error) => error,
+        stop => unreachable!("{stop:?}"),
     }
 }
 

@@ -85,11 +85,22 @@ impl DriveStore {
         let core = start(tables, options, superblock, runtime)?;
         core.commit(true).await.map_err(|error| OpenError::Tables(error.to_string()))?;
         let store = Self { core };
+        store.find_builds().await.map_err(|error| OpenError::Tables(error.to_string()))?;
         store.finish_removals().await.map_err(|error| OpenError::Tables(error.to_string()))?;
         Ok(store)
     }
 
-    /// Finishes the removals of partitions that a crash has interrupted.
+    /// Hides partitions whose copying a crash has interrupted, and has the worker remove them.
+    async fn find_builds(&self) -> Result<(), ObjectError> {
+        let (start, end) = (key::build(0), key::builds_end());
+        let page = self.core.run(|transaction| transaction.page(&start, &end, 1024)).await?;
+        let builds = page.rows.iter().map(|(row_key, _)| (key::last_number(row_key), 0));
+        self.core.tables.state.lock().builds.failed = builds.collect();
+        self.core.wake_worker();
+        Ok(())
+    }
+
+    /// Goes on with removals of partitions that a crash has interrupted.
     async fn finish_removals(&self) -> Result<(), ObjectError> {
         let (start, end) = (key::trash(0), key::trash_end());
         let page = self.core.run(|transaction| transaction.page(&start, &end, 1024)).await?;
@@ -124,7 +135,7 @@ impl DriveStore {
         Reply::new(async move {
             loop {
                 self.core.admit_change().await?;
-                if !self.core.free_step(None).await? {
+                if !self.core.work().await? {
                     return Ok(());
                 }
             }
@@ -281,6 +292,7 @@ fn start(
         loader: load,
         committer: commit,
         worker: Mutex::new(Some(wake)),
+        builds: tokio::sync::Mutex::new(()),
         threads: Mutex::new(threads),
         appends: (0..APPEND_LOCKS).map(|_| tokio::sync::Mutex::new(())).collect(),
         repaired: Default::default(),

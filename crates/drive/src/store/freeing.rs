@@ -10,8 +10,8 @@ use super::{
     chunk,
     groups::GROUP_BLOCKS,
     key::{self, Key},
-    object_row::HAS_WORK,
-    object_rows::{decode, store},
+    object_row::{HAS_WORK, MAY_SHARE, ObjectRow},
+    object_rows::decode,
     sharing::free_blocks,
     transaction::{Step, Transaction},
     work_row::{self, WorkRow, find_work, store_work},
@@ -31,8 +31,31 @@ pub(crate) fn free_chunk(
     Ok(count)
 }
 
-/// Frees some of the chunks that the work row of `content` names; without `content`, those of the first work row.
-/// Returns false if there is no work row.
+/// Frees all blocks of a user object. Leaves them to the worker if they are in many chunks.
+pub(crate) fn free_content(transaction: &mut Transaction<'_>, row: &ObjectRow) -> Step<()> {
+    if row.used == 0 {
+        return Ok(());
+    }
+    let limit = transaction.step_chunks();
+    let page =
+        transaction.page(&key::chunk(row.content, 0), &key::chunks_end(row.content), limit)?;
+    if page.next.is_some() || page.rows.len() > limit {
+        return store_work(
+            transaction,
+            row.content,
+            &WorkRow { may_share: row.has(MAY_SHARE), ..WorkRow::of_all() },
+        );
+    }
+    for (row_key, chunk) in page.rows {
+        free_chunk(transaction, row.has(MAY_SHARE), row_key, &chunk)?;
+    }
+    match row.has(HAS_WORK) {
+        true => transaction.put(key::work(row.content), None),
+        false => Ok(()),
+    }
+}
+
+/// Frees some chunks of a content, or of the first one that has work. Returns false if there is no such work.
 pub(crate) fn free_some(transaction: &mut Transaction<'_>, content: Option<u64>) -> Step<bool> {
     let found = match content {
         Some(content) => find_work(transaction, content)?.map(|work| (content, work)),
@@ -53,16 +76,21 @@ pub(crate) fn free_some(transaction: &mut Transaction<'_>, content: Option<u64>)
 }
 
 fn first_work(transaction: &mut Transaction<'_>) -> Step<Option<(u64, WorkRow)>> {
-    let (mut start, end) = (key::work(0), key::works_end());
-    loop {
-        let page = transaction.page(&start, &end, WORK_ROWS)?;
-        if let Some((row_key, row)) = page.rows.first() {
-            let content = key::last_number(row_key);
-            return Ok(Some((content, work_row::decode(content, row)?)));
+    // Begin with the last row that was used: those before it may be removed, but still be in the tables.
+    for first in [transaction.last_work, 0] {
+        let (mut start, end) = (key::work(first), key::works_end());
+        loop {
+            let page = transaction.page(&start, &end, WORK_ROWS)?;
+            if let Some((row_key, row)) = page.rows.first() {
+                let content = key::last_number(row_key);
+                transaction.last_work = content;
+                return Ok(Some((content, work_row::decode(content, row)?)));
+            }
+            let Some(next) = page.next else { break };
+            start = next;
         }
-        let Some(next) = page.next else { return Ok(None) };
-        start = next;
     }
+    Ok(None)
 }
 
 /// Frees chunks of the first range of `work`, and takes them out of the range. Returns the number of freed blocks.
@@ -121,12 +149,12 @@ fn note_freed(
     if work.chunks.is_empty() {
         row.flags &= !HAS_WORK;
     }
-    store(transaction, address, &row)?;
+    transaction.put(key::object(address), Some(row.encode()))?;
     let partition = ObjectAddress::partition(address.partition);
     let Some(parent) = transaction.get(&key::object(partition))? else { return Ok(()) };
     let mut parent = decode(partition, &parent)?;
     parent.used = parent.used.saturating_sub(freed);
-    store(transaction, partition, &parent)
+    transaction.put(key::object(partition), Some(parent.encode()))
 }
 
 /// Number of work rows that are read at once. Only the first one is used; rows before it may have been removed since

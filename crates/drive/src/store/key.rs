@@ -19,6 +19,8 @@ const TAG: u8 = b'T';
 const TAG_ORDER: u8 = b'U';
 const TRASH: u8 = b'X';
 const WORK: u8 = b'W';
+const BUILD: u8 = b'B';
+const PROGRESS: u8 = b'D';
 /// Named records have a table of their own, which FORMAT OSD leaves alone.
 const RECORD: u8 = b'r';
 
@@ -142,11 +144,6 @@ pub(crate) fn attributes_end(address: ObjectAddress) -> Key {
     after(&key(ATTRIBUTE, &[address.partition, address.object]))
 }
 
-/// Returns the identifier of the object that has the attribute with this key.
-pub(crate) fn attribute_object(key: &[u8]) -> u64 {
-    key.get(9..17).map_or(0, last_number)
-}
-
 /// Returns the page and number of the attribute with this key.
 pub(crate) fn attribute_id(key: &[u8]) -> AttributeId {
     let number = |at: usize| {
@@ -225,6 +222,24 @@ pub(crate) fn work(content: u64) -> Key {
 
 pub(crate) fn works_end() -> Key {
     key(WORK + 1, &[])
+}
+
+/// The row about a partition that is being made as a copy.
+pub(crate) fn build(partition: u64) -> Key {
+    key(BUILD, &[partition])
+}
+
+pub(crate) fn builds_end() -> Key {
+    key(BUILD + 1, &[])
+}
+
+/// How far the copy of an object into a new partition is.
+pub(crate) fn progress(partition: u64, object: u64) -> Key {
+    key(PROGRESS, &[partition, object])
+}
+
+pub(crate) fn progress_end(partition: u64) -> Key {
+    after(&key(PROGRESS, &[partition]))
 }
 
 pub(crate) fn record(name: &str) -> Key {

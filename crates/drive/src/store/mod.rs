@@ -25,6 +25,7 @@ mod work_row;
 mod sharing;
 mod object_rows;
 mod freeing;
+mod build;
 mod tables;
 mod loader;
 mod committer;

@@ -14,7 +14,11 @@ pub(crate) fn find(transaction: &mut Transaction<'_>, address: ObjectAddress) ->
     if address.partition == 0 && address.object != 0 {
         return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Partition }));
     }
-    match transaction.get(&key::object(address))? {
+    let row = match transaction.is_hidden(address.partition) {
+        true => None,
+        false => transaction.get(&key::object(address))?,
+    };
+    match row {
         Some(row) => decode(address, &row),
         None => Err(Stop::Failed(ObjectError::NoSuchObject { object: address })),
     }
@@ -64,7 +68,24 @@ pub(crate) fn store(
     address: ObjectAddress,
     row: &ObjectRow,
 ) -> Step<()> {
+    guard_copy(transaction, address, row)?;
     transaction.put(key::object(address), Some(row.encode()))
+}
+
+/// Fails with [`Stop::Copy`] if an object must be copied into a new snapshot or clone before it changes.
+pub(crate) fn guard_copy(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+    row: &ObjectRow,
+) -> Step<()> {
+    let build = transaction.active_build();
+    let Some(build) = build.filter(|build| build.source == address.partition) else {
+        return Ok(());
+    };
+    match address.object != 0 && transaction.is_to_copy(&build, address.object, row.content)? {
+        true => Err(Stop::Copy(address.object)),
+        false => Ok(()),
+    }
 }
 
 /// Fails if the object must not change.

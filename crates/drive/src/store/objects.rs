@@ -5,12 +5,11 @@ use object::{FIRST_IDENTIFIER, ObjectAddress, ObjectError, ObjectType, RefusedFi
 
 use super::{
     attributes::{MEMBERSHIP_PAGE, leave},
-    freeing::free_chunk,
+    freeing::free_content,
     key,
-    object_row::{HAS_WORK, MAY_SHARE, ObjectRow},
-    object_rows::{check_changeable, check_tables, find, find_partition, store},
+    object_row::ObjectRow,
+    object_rows::{check_changeable, check_tables, find, find_partition, guard_copy, store},
     transaction::{Step, Stop, Transaction},
-    work_row::{WorkRow, store_work},
 };
 
 /// Creates a partition with the identifier `requested`, or with one that the drive chooses. Returns the identifier.
@@ -19,30 +18,43 @@ pub(crate) fn create_partition(
     requested: u64,
     now: Timestamp,
 ) -> Step<u64> {
-    check_requested(requested, RefusedField::Partition)?;
     check_tables(transaction)?;
     let mut root = find(transaction, ObjectAddress::ROOT)?;
+    let id = choose_partition(transaction, requested)?;
+    let mut row = ObjectRow::new(ObjectType::Partition, now);
+    row.quota = root.quota;
+    row.max_length = root.max_length;
+    transaction.insert(key::object(ObjectAddress::partition(id)), row.encode());
+    count_partition(transaction, &mut root)?;
+    Ok(id)
+}
+
+/// Counts a new partition.
+pub(crate) fn count_partition(transaction: &mut Transaction<'_>, root: &mut ObjectRow) -> Step<()> {
+    root.members.count += 1;
+    transaction.counters.partitions += 1;
+    root.members.changes = root.members.changes.wrapping_add(1);
+    store(transaction, ObjectAddress::ROOT, root)
+}
+
+/// Returns the identifier of a new partition, unless the requested one is in use.
+pub(crate) fn choose_partition(transaction: &mut Transaction<'_>, requested: u64) -> Step<u64> {
+    check_requested(requested, RefusedField::Partition)?;
     let id = match requested {
         0 => loop {
             let id = transaction.next_id(1)?;
-            if transaction.get(&key::object(ObjectAddress::partition(id)))?.is_none() {
+            if !transaction.is_hidden(id)
+                && transaction.get(&key::object(ObjectAddress::partition(id)))?.is_none()
+            {
                 break id;
             }
         },
         id => id,
     };
     let address = ObjectAddress::partition(id);
-    if transaction.get(&key::object(address))?.is_some() {
+    if transaction.is_hidden(id) || transaction.get(&key::object(address))?.is_some() {
         return Err(Stop::Failed(ObjectError::Exists { object: address }));
     }
-    let mut row = ObjectRow::new(ObjectType::Partition, now);
-    row.quota = root.quota;
-    row.max_length = root.max_length;
-    transaction.insert(key::object(address), row.encode());
-    root.members.count += 1;
-    transaction.counters.partitions += 1;
-    root.members.changes = root.members.changes.wrapping_add(1);
-    store(transaction, ObjectAddress::ROOT, &root)?;
     Ok(id)
 }
 
@@ -77,9 +89,8 @@ pub(crate) fn create_objects(
             return Err(Stop::Failed(ObjectError::Exists { object: address }));
         }
         let mut row = row.clone();
-        if row.object_type == ObjectType::UserObject {
-            row.content = transaction.next_content();
-        } else {
+        row.content = transaction.next_content();
+        if row.object_type != ObjectType::UserObject {
             transaction.insert(key::collection(partition, id), Bytes::new());
         }
         transaction.insert(key::object(address), row.encode());
@@ -126,6 +137,7 @@ pub(crate) fn remove_user(
     address: ObjectAddress,
     row: &ObjectRow,
 ) -> Step<u64> {
+    guard_copy(transaction, address, row)?;
     remove_attributes(transaction, address)?;
     free_content(transaction, row)?;
     transaction.put(key::object(address), None)?;
@@ -143,6 +155,8 @@ pub(crate) fn remove_collection(
     transaction: &mut Transaction<'_>,
     address: ObjectAddress,
 ) -> Step<()> {
+    let row = find(transaction, address)?;
+    guard_copy(transaction, address, &row)?;
     remove_attributes(transaction, address)?;
     transaction.put(key::object(address), None)?;
     transaction.put(key::collection(address.partition, address.object), None)?;
@@ -175,24 +189,4 @@ fn remove_attributes(transaction: &mut Transaction<'_>, address: ObjectAddress) 
         }
         transaction.put(row_key, None)
     })
-}
-
-/// Frees all blocks of a user object. Leaves them to the worker if they are in many chunks.
-fn free_content(transaction: &mut Transaction<'_>, row: &ObjectRow) -> Step<()> {
-    if row.used == 0 {
-        return Ok(());
-    }
-    let limit = transaction.step_chunks();
-    let page =
-        transaction.page(&key::chunk(row.content, 0), &key::chunks_end(row.content), limit)?;
-    if page.next.is_some() || page.rows.len() > limit {
-        return store_work(transaction, row.content, &WorkRow::of_removed(row));
-    }
-    for (row_key, chunk) in page.rows {
-        free_chunk(transaction, row.has(MAY_SHARE), row_key, &chunk)?;
-    }
-    match row.has(HAS_WORK) {
-        true => transaction.put(key::work(row.content), None),
-        false => Ok(()),
-    }
 }

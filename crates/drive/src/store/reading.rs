@@ -14,8 +14,9 @@ use super::{
     disk::{BLOCK, crc32c_of},
     drive_core::DriveCore,
     extents::look_up,
+    key,
     object_row::ObjectRow,
-    object_rows::{find_user, store},
+    object_rows::find_user,
     transaction::{Step, Stop, Transaction},
 };
 
@@ -293,7 +294,8 @@ fn note_access(
     let is_old = now.as_ms() >= row.times.data_accessed.as_ms() + ACCESS_STEP_MS;
     if is_old && request.options.timestamps == TimestampControl::Update {
         row.times.data_accessed = now;
-        store(transaction, address, row)?;
+        // A reader does not wait until the object is copied into a new snapshot: the time is no part of its content.
+        transaction.put(key::object(address), Some(row.encode()))?;
     }
     Ok(())
 }

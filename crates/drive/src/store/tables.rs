@@ -18,7 +18,7 @@ use super::{
     options::OpenError,
     row_store::{RowStore, Rows},
     superblock::Superblock,
-    transaction::{Counters, DriveTables, IDENTIFIER_STEP, TAG_BYTES},
+    transaction::{Builds, Counters, DriveTables, IDENTIFIER_STEP, TAG_BYTES},
     unsynced::UnsyncedBlocks,
 };
 
@@ -109,6 +109,8 @@ impl Tables {
             step_chunks: super::options::Limits::default().step_chunks,
             // A crash may have left some over.
             has_work: true,
+            last_work: 0,
+            builds: Builds::default(),
         };
         Ok(Self {
             disk,

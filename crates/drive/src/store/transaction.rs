@@ -30,6 +30,8 @@ pub(crate) enum Stop {
     Identifiers,
     /// Chunks of this content must be freed first.
     Work(u64),
+    /// This object must be copied first into the partition that is being made.
+    Copy(u64),
 }
 
 impl From<ObjectError> for Stop {
@@ -84,6 +86,58 @@ pub(crate) struct DriveTables {
     pub(crate) step_chunks: usize,
     /// There may be work rows.
     pub(crate) has_work: bool,
+    /// The content whose work row was used last.
+    pub(crate) last_work: u64,
+    pub(crate) builds: Builds,
+}
+
+/// Partitions that are not visible: one that is being made as a copy, and those whose making has failed.
+#[derive(Debug, Default)]
+pub(crate) struct Builds {
+    pub(crate) active: Option<ActiveBuild>,
+    /// Each with the object with which its removal goes on.
+    pub(crate) failed: Vec<(u64, u64)>,
+}
+
+/// A partition that is being made as a copy of another one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ActiveBuild {
+    pub(crate) source: u64,
+    pub(crate) target: u64,
+    /// Objects with a newer content were created since the begin, and are not copied.
+    pub(crate) newest_content: u64,
+    pub(crate) is_snapshot: bool,
+    /// The command was dropped.
+    pub(crate) is_abandoned: bool,
+}
+
+/// The change of [`Builds`] that a transaction makes.
+pub(crate) enum BuildChange {
+    Begin(ActiveBuild),
+    /// The partition is complete.
+    End,
+    /// The worker undoes the active build.
+    Cancel,
+    /// The objects of the first failed partition are removed up to this one.
+    Advance(u64),
+    /// The rows of the first failed partition are removed.
+    Undone,
+}
+
+impl Builds {
+    fn apply(&mut self, change: BuildChange) {
+        match change {
+            BuildChange::Begin(build) => self.active = Some(build),
+            BuildChange::End => self.active = None,
+            BuildChange::Cancel => {
+                self.failed.extend(self.active.take().map(|build| (build.target, 0)));
+            }
+            BuildChange::Advance(object) => {
+                self.failed.first_mut().into_iter().for_each(|(_, next)| *next = object);
+            }
+            BuildChange::Undone => drop(self.failed.drain(..1)),
+        }
+    }
 }
 
 pub(crate) struct Transaction<'a> {
@@ -100,6 +154,8 @@ pub(crate) struct Transaction<'a> {
     fresh: Option<(u64, RangeInclusive<u64>)>,
     /// The value of [`DriveTables::has_work`] after the transaction, if it is known.
     has_work: Option<bool>,
+    pub(crate) last_work: u64,
+    build_change: Option<BuildChange>,
     faults: &'a DriveMutation,
 }
 
@@ -116,7 +172,7 @@ impl<'a> Transaction<'a> {
         loaded: &'a LoadedRows,
         faults: &'a DriveMutation,
     ) -> Self {
-        let counters = tables.counters;
+        let (counters, last_work) = (tables.counters, tables.last_work);
         Self {
             tables,
             loaded,
@@ -128,6 +184,8 @@ impl<'a> Transaction<'a> {
             freed: SmallVec::new(),
             fresh: None,
             has_work: None,
+            last_work,
+            build_change: None,
             faults,
         }
     }
@@ -276,7 +334,33 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Returns the maximum number of chunks that one transaction may free or copy.
+    /// Returns true if the partition must not be seen: it is not complete.
+    pub(crate) fn is_hidden(&self, partition: u64) -> bool {
+        let builds = &self.tables.builds;
+        builds.active.is_some_and(|build| build.target == partition)
+            || builds.failed.iter().any(|(target, _)| *target == partition)
+    }
+
+    pub(crate) fn active_build(&self) -> Option<ActiveBuild> {
+        self.tables.builds.active
+    }
+
+    /// Returns a partition that must be removed, because it was not completed, and its next object.
+    pub(crate) fn failed_build(&self) -> Option<(u64, u64)> {
+        self.tables.builds.failed.first().copied()
+    }
+
+    pub(crate) fn change_build(&mut self, change: BuildChange) {
+        self.build_change = Some(change);
+    }
+
+    /// Returns true if an object of the source is not copied yet.
+    pub(crate) fn is_to_copy(&mut self, build: &ActiveBuild, id: u64, content: u64) -> Step<bool> {
+        let copy = super::key::object(ObjectAddress::new(build.target, id));
+        Ok(content <= build.newest_content && self.get(&copy)?.is_none())
+    }
+
+    /// Returns the number of chunks that one transaction may free or copy.
     pub(crate) fn step_chunks(&self) -> usize {
         self.tables.step_chunks
     }
@@ -342,6 +426,8 @@ impl<'a> Transaction<'a> {
         let tables = self.tables;
         tables.counters = self.counters;
         tables.has_work = self.has_work.unwrap_or(tables.has_work);
+        tables.last_work = self.last_work;
+        self.build_change.into_iter().for_each(|change| tables.builds.apply(change));
         if is_change {
             tables.version += 1;
         }

@@ -36,10 +36,10 @@ pub(crate) struct WorkRow {
 }
 
 impl WorkRow {
-    /// Returns the work that frees all chunks of an object that is being removed.
-    pub(crate) fn of_removed(row: &ObjectRow) -> Self {
+    /// The work that frees all chunks of a removed object.
+    pub(crate) fn of_all() -> Self {
         let chunks = std::iter::once(0..u64::MAX).collect();
-        Self { object: None, may_share: row.has(MAY_SHARE), chunks }
+        Self { object: None, may_share: false, chunks }
     }
 
     fn encode(&self) -> Bytes {

@@ -24,7 +24,7 @@ pub(crate) fn start(
             while let Some(core) = core.upgrade() {
                 let is_more = block_on(async {
                     core.admit_change().await?;
-                    core.free_step(None).await
+                    core.work().await
                 });
                 if !matches!(is_more, Ok(true)) {
                     break;

@@ -12,6 +12,7 @@ mod model;
 mod steps;
 mod disk_errors;
 mod concurrent;
+mod copies;
 mod crash;
 mod growth;
 mod one_thread;

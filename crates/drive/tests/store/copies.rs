@@ -1,0 +1,115 @@
+//! Copies of partitions and objects that are made in steps, while other commands are at work.
+
+use drive::DriveStore;
+use object::{Attribute, Command, ObjectAddress};
+use sim::Rng;
+
+use crate::{
+    steps::{BLOCK, MIB, open_small, snapshot_of, sparse, write_chunks},
+    support::*,
+};
+
+/// Makes a partition with a collection and with objects, most of them with one chunk. The collection is the first one.
+async fn make_objects(store: &DriveStore, partition: u64, count: u64) -> Vec<ObjectAddress> {
+    let command = Command::CreateCollection { partition, requested: 0 };
+    let collection = perform(store, command).await.unwrap().current.object;
+    let mut objects = vec![collection];
+    for n in 0..count {
+        let object = create(store, partition).await;
+        write_chunks(store, object, 0..if n % 10 == 0 { 9 } else { 1 }).await;
+        let id = collection.object.to_be_bytes().to_vec();
+        set(store, object, Attribute::new(4, 1, id)).await.unwrap();
+        objects.push(object);
+    }
+    objects
+}
+
+#[test]
+fn a_snapshot_is_as_of_one_moment_although_objects_change_while_it_is_made() {
+    let mut overlaps = 0;
+    for seed in 0..10 {
+        run(async {
+            let store = open_small(&memory(64 * MIB)).await;
+            let partition = create_partition(&store).await;
+            let mut objects = make_objects(&store, partition, 60).await.split_off(1);
+            let mut rng = Rng::new(seed);
+            (0..objects.len()).for_each(|n| {
+                let other = rng.below(n as u64 + 1) as usize;
+                objects.swap(n, other);
+            });
+            let changes = async {
+                for object in &objects {
+                    // The threads of the drive get a turn, so that the snapshot goes on.
+                    for _ in 0..50 {
+                        std::thread::yield_now();
+                        tokio::task::yield_now().await;
+                    }
+                    write(&store, *object, 0, vec![8; BLOCK as usize]).await.unwrap();
+                }
+            };
+            let (reply, ()) = tokio::join!(perform(&store, snapshot_of(partition)), changes);
+            let snapshot = reply.unwrap().current.object.partition;
+            let mut changed = Vec::new();
+            for object in &objects {
+                let copy = ObjectAddress::new(snapshot, object.object);
+                let found = sparse(&store, copy).await.unwrap();
+                assert_eq!(found.blocks.len(), sparse(&store, *object).await.unwrap().blocks.len());
+                changed.push(found.blocks[&0] == 8);
+            }
+            assert!(changed.is_sorted_by(|a, b| a >= b), "seed {seed}: {changed:?}");
+            overlaps += u32::from(changed.contains(&false));
+            let ids = list(&store, snapshot, 7).await.unwrap();
+            assert_eq!(ids, list(&store, partition, 100).await.unwrap());
+            let own = ObjectAddress::partition(snapshot);
+            let used = get_number(&store, own, 0x3000_0001, 0x81).await;
+            assert_eq!(used, (60 + 6 * 8) * BLOCK);
+        });
+    }
+    assert!(overlaps > 5, "{overlaps} snapshots were made while objects changed");
+}
+
+#[test]
+fn a_snapshot_that_is_dropped_at_any_moment_leaves_nothing() {
+    run(async {
+        let volume = memory(64 * MIB);
+        let mut store = open_small(&volume).await;
+        let partition = create_partition(&store).await;
+        let objects = make_objects(&store, partition, 12).await;
+        let used = store.statistics().used_bytes;
+        let mut dropped = 0;
+        for round in 0..60 {
+            let mut snapshot = Box::pin(perform(&store, snapshot_of(partition)));
+            let mut done = None;
+            for _ in 0..=round % 4 {
+                done = futures_util::future::poll_immediate(&mut snapshot).await;
+                if done.is_some() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(snapshot);
+            if let Some(reply) = done {
+                let partition = reply.unwrap().current.object.partition;
+                let command = Command::RemovePartition { partition, with_contents: true };
+                perform(&store, command).await.unwrap();
+            } else {
+                dropped += 1;
+            }
+            if round % 3 == 0 {
+                flush(&store).await.unwrap();
+                drop(store);
+                store = open_small(&volume).await;
+            }
+            write(&store, objects[1], 0, vec![8; BLOCK as usize]).await.unwrap();
+            assert_eq!(list(&store, 0, 10).await.unwrap(), [partition]);
+            store.finish_freeing().await.unwrap();
+            assert_eq!(store.statistics().used_bytes, used, "round {round}");
+            assert_eq!(store.statistics().objects, 13);
+        }
+        assert!(dropped > 5, "{dropped} snapshots were dropped");
+        let command = Command::RemovePartition { partition, with_contents: true };
+        perform(&store, command).await.unwrap();
+        store.finish_freeing().await.unwrap();
+        assert_eq!(store.statistics().used_bytes, 0);
+    });
+}
