@@ -85,9 +85,24 @@ impl DriveStore {
         let core = start(tables, options, superblock, runtime)?;
         core.commit(true).await.map_err(|error| OpenError::Tables(error.to_string()))?;
         let store = Self { core };
+        store.load_summaries().await.map_err(|error| OpenError::Tables(error.to_string()))?;
         store.find_builds().await.map_err(|error| OpenError::Tables(error.to_string()))?;
         store.finish_removals().await.map_err(|error| OpenError::Tables(error.to_string()))?;
         Ok(store)
+    }
+
+    /// Loads the number of used blocks of all groups: 16 KiB for each TiB.
+    async fn load_summaries(&self) -> Result<(), ObjectError> {
+        let (mut next, end) = (Some(key::summary(0)), key::summaries_end());
+        while let Some(start) = next {
+            let page = self.core.run(|transaction| transaction.page(&start, &end, 64)).await?;
+            let groups = &mut self.core.tables.state.lock().groups;
+            for (row_key, row) in page.rows {
+                groups.load_summary(key::last_number(&row_key), &row);
+            }
+            next = page.next;
+        }
+        Ok(())
     }
 
     /// Hides partitions whose copying a crash has interrupted, and has the worker remove them.

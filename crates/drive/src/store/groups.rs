@@ -3,8 +3,15 @@
 //! A group in memory has two bitmaps. `stored` is the content of its row: blocks that rows of objects refer to.
 //! `busy` also has blocks that are reserved for data on its way, and freed blocks that may not be used again yet:
 //! until the change that freed them is stable, and until no reader that found them is at work.
+//!
+//! A group without blocks that are reserved or freed is dropped from memory when it was not used since the commit before
+//! the last one, so memory does not grow with the drive. Summary rows have the number of used blocks of each group (2
+//! bytes, little-endian; 1,024 groups in a row), so that a search does not read groups without free blocks.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -17,6 +24,12 @@ const WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 /// A reservation of at least this many blocks first looks for runs of this length, so that long reads and writes stay
 /// fast.
 const LONG_RUN: u64 = 32;
+/// Groups in which long runs are looked for, so that a drive with scattered free blocks does not read all of them.
+const LONG_SEARCH: u64 = 32;
+/// Groups (16 KiB each, so 16 MiB) above which those that are not in use are dropped from memory.
+const MOST_LOADED: usize = 1024;
+/// Groups in a summary row.
+const SUMMARY_GROUPS: usize = 1024;
 
 /// Adjacent blocks of one group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -40,6 +53,10 @@ pub(crate) struct Groups {
     loaded: HashMap<u64, Group>,
     /// True for a group that had no free block when it was last searched, and in which no block was freed since.
     full: Vec<bool>,
+    /// Blocks of each group that rows refer to, as in the summary rows: 16 KiB for each TiB.
+    used_in: Vec<u16>,
+    /// Commits so far.
+    commits: u64,
     cursor: u64,
     /// Number of blocks to which rows of objects refer.
     pub(crate) used: u64,
@@ -58,6 +75,10 @@ struct Group {
     stored: Box<[u64; WORDS]>,
     busy: Box<[u64; WORDS]>,
     is_changed: bool,
+    /// Blocks that are reserved, or freed and not usable yet.
+    held: u64,
+    /// The number of commits when the group was last used.
+    last_use: u64,
 }
 
 impl Groups {
@@ -67,6 +88,8 @@ impl Groups {
             blocks,
             loaded: HashMap::new(),
             full: vec![false; count],
+            used_in: vec![0; count],
+            commits: 0,
             cursor: 0,
             used,
             reserved: 0,
@@ -88,20 +111,48 @@ impl Groups {
             let end = (blocks - last * GROUP_BLOCKS).min(GROUP_BLOCKS);
             clear(&mut group.busy, BlockRun { start, count: end - start });
         }
-        self.full.resize(blocks.div_ceil(GROUP_BLOCKS) as usize, false);
+        let groups = blocks.div_ceil(GROUP_BLOCKS) as usize;
+        self.full.resize(groups, false);
+        self.used_in.resize(groups, 0);
         if let Some(full) = self.full.get_mut(last as usize) {
             *full = false;
         }
         self.blocks = blocks;
     }
 
-    pub(crate) fn is_loaded(&self, group: u64) -> bool {
-        self.loaded.contains_key(&group)
+    /// Returns true if the group is in memory, and keeps it there for now.
+    pub(crate) fn touch(&mut self, group: u64) -> bool {
+        let commits = self.commits;
+        self.loaded.get_mut(&group).map(|group| group.last_use = commits).is_some()
+    }
+
+    /// Returns the number of groups in memory.
+    #[cfg(test)]
+    fn in_memory(&self) -> usize {
+        self.loaded.len()
+    }
+
+    /// Takes a summary row.
+    pub(crate) fn load_summary(&mut self, first: u64, row: &[u8]) {
+        let first = usize::try_from(first).unwrap_or(usize::MAX).saturating_mul(SUMMARY_GROUPS);
+        for (group, bytes) in row.chunks_exact(2).take(SUMMARY_GROUPS).enumerate() {
+            let group = first.saturating_add(group);
+            let used = u16::from_le_bytes([bytes[0], bytes[1]]);
+            if let Some(known) = self.used_in.get_mut(group) {
+                *known = used;
+                self.full[group] = u64::from(used) >= self.blocks_in(group as u64);
+            }
+        }
+    }
+
+    /// Returns the number of blocks in a group.
+    fn blocks_in(&self, group: u64) -> u64 {
+        self.blocks.saturating_sub(group * GROUP_BLOCKS).min(GROUP_BLOCKS)
     }
 
     /// Takes over the row of a group that is not loaded yet. Without a row, no block of the group is in use.
     pub(crate) fn load(&mut self, group: u64, row: Option<&Bytes>) {
-        if self.is_loaded(group) {
+        if self.touch(group) {
             return;
         }
         let mut stored = Box::new([0_u64; WORDS]);
@@ -111,11 +162,14 @@ impl Groups {
             *word = u64::from_le_bytes(eight);
         }
         let mut busy = stored.clone();
-        let first = group * GROUP_BLOCKS;
-        for block in self.blocks.saturating_sub(first).min(GROUP_BLOCKS)..GROUP_BLOCKS {
+        for block in self.blocks_in(group)..GROUP_BLOCKS {
             busy[(block / 64) as usize] |= 1 << (block % 64);
         }
-        self.loaded.insert(group, Group { stored, busy, is_changed: false });
+        if let Some(used) = self.used_in.get_mut(group as usize) {
+            *used = count(&stored);
+        }
+        let last_use = self.commits;
+        self.loaded.insert(group, Group { stored, busy, is_changed: false, held: 0, last_use });
     }
 
     /// Returns the number of blocks that are reserved for data on its way to the volume.
@@ -156,6 +210,7 @@ impl Groups {
     ) -> Result<(), NoBlocks> {
         let groups = self.full.len() as u64;
         let first = self.cursor / GROUP_BLOCKS;
+        let mut searched = 0;
         for step in 0..=groups {
             if *left == 0 {
                 return Ok(());
@@ -164,15 +219,22 @@ impl Groups {
             if self.full[number as usize] {
                 continue;
             }
+            searched += 1;
+            if least > 1 && searched > LONG_SEARCH {
+                break;
+            }
+            let commits = self.commits;
             let Some(group) = self.loaded.get_mut(&number) else {
                 return Err(NoBlocks::Load(number));
             };
+            group.last_use = commits;
             let base = number * GROUP_BLOCKS;
             let mut at = if step == 0 { self.cursor % GROUP_BLOCKS } else { 0 };
             let begins_at = at;
             while *left > 0 {
                 let Some(found) = group.find_free(at, (*left).min(least), *left) else { break };
                 set(&mut group.busy, found);
+                group.held += found.count;
                 at = found.start + found.count;
                 *left -= found.count;
                 self.cursor = base + at;
@@ -200,6 +262,7 @@ impl Groups {
             let group = self.loaded.get_mut(&group).expect("blocks of it are reserved");
             set(&mut group.stored, local);
             group.is_changed = true;
+            group.held -= run.count;
             self.reserved -= run.count;
             self.used += run.count;
         }
@@ -213,6 +276,7 @@ impl Groups {
             let group = self.loaded.get_mut(&group).expect("the caller loaded it");
             clear(&mut group.stored, local);
             group.is_changed = true;
+            group.held += run.count;
             self.used = self.used.saturating_sub(run.count);
             if at_once {
                 self.set_free(*run);
@@ -230,13 +294,43 @@ impl Groups {
             let runs = std::mem::take(&mut self.freed);
             self.pending.push(PendingFree { epoch, runs });
         }
-        let changed = self.loaded.iter_mut().filter(|(_, group)| group.is_changed);
-        changed
-            .map(|(number, group)| {
-                group.is_changed = false;
-                (key::group(*number), group.row())
-            })
-            .collect()
+        let mut rows = Vec::new();
+        let mut summaries = BTreeSet::new();
+        for (number, group) in self.loaded.iter_mut().filter(|(_, group)| group.is_changed) {
+            group.is_changed = false;
+            rows.push((key::group(*number), group.row()));
+            self.used_in[*number as usize] = count(&group.stored);
+            summaries.insert(*number as usize / SUMMARY_GROUPS);
+        }
+        rows.extend(
+            summaries.into_iter().map(|part| (key::summary(part as u64), self.summary(part))),
+        );
+        self.commits += 1;
+        self.drop_unused();
+        rows
+    }
+
+    /// Returns a summary row, without zeros at its end.
+    fn summary(&self, part: usize) -> Option<Bytes> {
+        let first = part * SUMMARY_GROUPS;
+        let own = &self.used_in[first..self.used_in.len().min(first + SUMMARY_GROUPS)];
+        let groups = own.iter().rposition(|used| *used != 0)? + 1;
+        Some(own[..groups].iter().flat_map(|used| used.to_le_bytes()).collect())
+    }
+
+    /// Drops groups from memory that were not used lately and have no state that is not in their rows.
+    fn drop_unused(&mut self) {
+        if self.loaded.len() <= MOST_LOADED {
+            return;
+        }
+        let is_kept =
+            |group: &Group| group.is_changed || group.held > 0 || group.last_use + 2 > self.commits;
+        let dropped = self.loaded.iter().filter(|(_, group)| !is_kept(group));
+        for number in dropped.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.loaded.remove(&number);
+            self.full[number as usize] =
+                u64::from(self.used_in[number as usize]) >= self.blocks_in(number);
+        }
     }
 
     /// Returns the blocks that were freed up to epoch `upto`. They stay busy until [`Groups::finish`] is called.
@@ -265,6 +359,7 @@ impl Groups {
         let (number, local) = split(run);
         if let Some(group) = self.loaded.get_mut(&number) {
             clear(&mut group.busy, local);
+            group.held = group.held.saturating_sub(run.count);
         }
         self.full[number as usize] = false;
     }
@@ -308,6 +403,11 @@ impl Group {
         let words = self.stored.iter().rposition(|word| *word != 0)? + 1;
         Some(self.stored[..words].iter().flat_map(|word| word.to_le_bytes()).collect())
     }
+}
+
+/// Returns the number of blocks in use.
+fn count(bits: &[u64; WORDS]) -> u16 {
+    bits.iter().map(|word| word.count_ones() as u16).sum()
 }
 
 /// Returns the group of a run, and the run in it.
@@ -401,7 +501,7 @@ mod tests {
         let freed = BlockRun { start: 40, count: 3 };
         groups.release(&[freed], false);
         assert_eq!((groups.used, groups.reserve(1)), (97, Err(NoBlocks::Full)));
-        assert_eq!(groups.freeze(7).len(), 1);
+        assert_eq!(groups.freeze(7).len(), 2);
         assert!(groups.settle(6).is_empty());
         assert_eq!(groups.settle(7).as_slice(), [freed]);
         assert_eq!(groups.reserve(1), Err(NoBlocks::Full));
@@ -421,6 +521,51 @@ mod tests {
         assert_eq!(groups.reserve(64).unwrap().as_slice(), [BlockRun { count: 64, ..long }]);
         assert_eq!(groups.reserve(206).unwrap().iter().map(|run| run.count).sum::<u64>(), 206);
         assert_eq!(groups.reserve(1), Err(NoBlocks::Full));
+    }
+
+    #[test]
+    fn groups_that_are_not_in_use_leave_memory_and_their_summary_keeps_a_search_away() {
+        let count = MOST_LOADED as u64 + 500;
+        let mut groups = groups(count * GROUP_BLOCKS);
+        let all = groups.reserve(count * GROUP_BLOCKS - 5).unwrap();
+        let at_work = BlockRun { start: 3 * GROUP_BLOCKS, count: 1 };
+        groups.confirm(&all);
+        groups.release(&[at_work], false);
+        let rows = groups.freeze(1);
+        assert_eq!(rows.len() as u64, count + 2);
+        groups.touch(7);
+        groups.freeze(2);
+        // The group with a freed block, and the one that was used.
+        assert_eq!(groups.in_memory(), 2);
+        // Only the last group has free blocks: no other one is read.
+        groups.cursor = 0;
+        assert_eq!(groups.reserve(3), Err(NoBlocks::Load(count - 1)));
+        let mut second = Groups::new(count * GROUP_BLOCKS, groups.used);
+        let summaries = rows.iter().filter(|(row_key, _)| row_key[..] >= key::summary(0)[..]);
+        for (row_key, row) in summaries {
+            second.load_summary(key::last_number(row_key), row.as_ref().unwrap());
+        }
+        assert_eq!(second.reserve(1), Err(NoBlocks::Load(3)));
+        let last = rows.iter().find(|(row_key, _)| *row_key == key::group(count - 1)).unwrap();
+        second.load(count - 1, last.1.as_ref());
+        second.cursor = (count - 1) * GROUP_BLOCKS;
+        assert_eq!(second.reserve(3).unwrap()[0].count, 3);
+    }
+
+    #[test]
+    fn scattered_free_blocks_are_found_without_reading_all_groups() {
+        let count = 200;
+        let mut groups = groups(count * GROUP_BLOCKS);
+        let all = groups.reserve(count * GROUP_BLOCKS).unwrap();
+        groups.confirm(&all);
+        let scattered = |group: u64| {
+            (0..100).map(move |n| BlockRun { start: group * GROUP_BLOCKS + n * 3, count: 1 })
+        };
+        let freed: Vec<_> = (0..count).flat_map(scattered).collect();
+        groups.release(&freed, true);
+        (LONG_SEARCH..count).for_each(|group| drop(groups.loaded.remove(&group)));
+        groups.cursor = 0;
+        assert_eq!(groups.reserve(64).unwrap().len(), 64);
     }
 
     #[test]

@@ -11,6 +11,7 @@ const OBJECT: u8 = b'O';
 const ATTRIBUTE: u8 = b'A';
 const CHUNK: u8 = b'C';
 const GROUP: u8 = b'G';
+const SUMMARY: u8 = b'H';
 const COUNTERS: u8 = b'N';
 const COLLECTION: u8 = b'K';
 const MEMBER: u8 = b'M';
@@ -166,6 +167,15 @@ pub(crate) fn group(group: u64) -> Key {
 
 pub(crate) fn groups_end() -> Key {
     key(GROUP + 1, &[])
+}
+
+/// The numbers of used blocks of 1,024 groups.
+pub(crate) fn summary(part: u64) -> Key {
+    key(SUMMARY, &[part])
+}
+
+pub(crate) fn summaries_end() -> Key {
+    key(SUMMARY + 1, &[])
 }
 
 pub(crate) fn counters() -> Key {

@@ -69,7 +69,7 @@ fn load(tables: &Tables, need: &Need) -> Result<LoadedRows, redb::Error> {
             let row = get_row(&read, &key::group(*group))?;
             let mut state = tables.state.lock();
             if state.rows.generation == generation {
-                // The log of a drive that was just opened may have a newer row.
+                // The log of a drive that was just opened may have a newer row, and so may a group that has left memory.
                 let changed = state.rows.changed(&key::group(*group)).cloned();
                 state.groups.load(*group, changed.unwrap_or(row).as_ref());
             }

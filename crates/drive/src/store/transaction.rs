@@ -327,7 +327,7 @@ impl<'a> Transaction<'a> {
             return Err(Stop::Failed(ObjectError::Storage(text)));
         }
         let group = block / GROUP_BLOCKS;
-        if !self.tables.groups.is_loaded(group) {
+        if !self.tables.groups.touch(group) {
             return Err(Stop::Missing(Need::Group(group)));
         }
         push_block(&mut self.freed, block);
