@@ -74,7 +74,6 @@ impl DriveBacking for DriveStore {
                 | ServiceAction::CreateUserTrackingCollection
                 | ServiceAction::RefreshSnapshotOrClone
                 | ServiceAction::RestorePartitionFromSnapshot
-                | ServiceAction::ReadMapsAndCompare
         )
     }
 }

@@ -320,7 +320,7 @@ fn remove_progress(transaction: &mut Transaction<'_>, target: u64) -> Step<bool>
 }
 
 /// Returns the number after that of the last key of a page, from the key with which the next page begins.
-fn number_after(next: &[u8]) -> u64 {
+pub(crate) fn number_after(next: &[u8]) -> u64 {
     key::last_number(&next[..next.len() - 1]).saturating_add(1)
 }
 

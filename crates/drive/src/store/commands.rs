@@ -108,6 +108,9 @@ impl DriveCore {
             Command::ReadMap { object, start, map_type, .. } => {
                 self.read_map(request, object, start, map_type).await
             }
+            Command::ReadMapsAndCompare { object, start, .. } => {
+                self.compare_maps(request, object, start).await
+            }
             Command::FormatOsd { .. } => self.format(request).await,
             Command::CreatePartition { requested } => {
                 self.create_partition(request, requested).await

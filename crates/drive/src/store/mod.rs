@@ -39,6 +39,7 @@ mod extents;
 mod pieces;
 mod plans;
 mod reading;
+mod comparing;
 mod space;
 mod writing;
 mod punching;

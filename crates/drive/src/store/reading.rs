@@ -300,7 +300,8 @@ fn note_access(
     Ok(())
 }
 
-fn add_run(runs: &mut Vec<MapRun>, kind: MapRunKind, bytes: Range<u64>) {
+/// Adds bytes to the runs of a map.
+pub(crate) fn add_run(runs: &mut Vec<MapRun>, kind: MapRunKind, bytes: Range<u64>) {
     if bytes.start >= bytes.end {
         return;
     }

@@ -1,7 +1,10 @@
 //! Copies of partitions and objects that are made in steps, while other commands are at work.
 
 use drive::DriveStore;
-use object::{Attribute, Command, ObjectAddress};
+use object::{
+    Attribute, Command, Continuation, MapRunKind, ObjectAddress, ObjectRequest, ObjectStore,
+    ReplyData,
+};
 use sim::Rng;
 
 use crate::{
@@ -111,5 +114,56 @@ fn a_snapshot_that_is_dropped_at_any_moment_leaves_nothing() {
         perform(&store, command).await.unwrap();
         store.finish_freeing().await.unwrap();
         assert_eq!(store.statistics().used_bytes, 0);
+    });
+}
+
+async fn copy_of(store: &DriveStore, object: ObjectAddress) -> ObjectAddress {
+    let (partition, method) = (object.partition, object::CopyMethod(0));
+    let command = Command::CopyUserObjects { partition, requested: 0, method };
+    let mut request = ObjectRequest::new(command);
+    request.continuation = Continuation::CopySource(object::CopySource {
+        object,
+        with_attributes: false,
+        freeze: false,
+        time: object::Timestamp::ZERO,
+    });
+    store.perform(request).await.unwrap().current.object
+}
+
+#[test]
+fn read_maps_and_compare_names_what_was_changed_since_a_copy() {
+    run(async {
+        let store = open_small(&memory(64 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        write_chunks(&store, object, 0..40).await;
+        let copy = copy_of(&store, object).await;
+        let compare = async |start: u64| {
+            let allocation_length = 1 << 20;
+            let command = Command::ReadMapsAndCompare { object, allocation_length, start };
+            let mut request = ObjectRequest::new(command);
+            request.continuation = Continuation::UserObject(copy);
+            let ReplyData::Map(runs) = store.perform(request).await.unwrap().data else {
+                panic!("a map")
+            };
+            runs
+        };
+        assert_eq!(compare(0).await, []);
+        write(&store, object, 5 * MIB, vec![7; 2 * BLOCK as usize]).await.unwrap();
+        perform(&store, Command::Clear { object, length: MIB, start: 7 * MIB }).await.unwrap();
+        write(&store, copy, 50 * MIB, vec![7; 100]).await.unwrap();
+        let run = |kind, start, length| object::MapRun { kind, start, length };
+        let expected = [
+            run(MapRunKind::Written, 5 * MIB, 2 * BLOCK),
+            run(MapRunKind::Hole, 7 * MIB, BLOCK),
+            run(MapRunKind::Hole, 50 * MIB, 100),
+        ];
+        assert_eq!(compare(0).await, expected);
+        assert_eq!(compare(5 * MIB + 100).await[0].start, 5 * MIB + 100);
+        assert_eq!(compare(6 * MIB).await, expected[1..]);
+        // Chunks that are still to be freed are holes.
+        set_length(&store, object, 0).await.unwrap();
+        let all: Vec<_> = compare(0).await.iter().map(|run| run.kind).collect();
+        assert_eq!(all, [MapRunKind::Hole; 41]);
     });
 }
