@@ -70,10 +70,7 @@ impl DriveBacking for DriveStore {
     fn serves(&self, action: ServiceAction) -> bool {
         !matches!(
             action,
-            ServiceAction::ObjectStructureCheck
-                | ServiceAction::CreateUserTrackingCollection
-                | ServiceAction::RefreshSnapshotOrClone
-                | ServiceAction::RestorePartitionFromSnapshot
+            ServiceAction::ObjectStructureCheck | ServiceAction::CreateUserTrackingCollection
         )
     }
 }

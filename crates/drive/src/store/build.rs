@@ -6,7 +6,8 @@
 //! build that is aborted, or that a crash interrupts, is undone.
 //!
 //! The build row is named by the new partition: the source (8 bytes, little-endian), the newest content at the begin
-//! (8), the blocks that were copied (8), and the row of the source at the begin. A progress row exists for an object
+//! (8), the blocks that were copied (8), the partition that the copy replaces (8; zero: none), the stage of the
+//! replacement (8), and the row of the source at the begin. A progress row exists for an object
 //! that is copied in part: its new content (8), the next chunk or member (8), and the blocks that were copied (8).
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -28,6 +29,10 @@ pub(crate) struct BuildRow {
     pub(crate) source: u64,
     pub(crate) newest_content: u64,
     pub(crate) used: u64,
+    /// The partition whose objects are replaced when the copy is complete; zero: none.
+    pub(crate) replaces: u64,
+    /// Zero while objects are copied. Then the old objects are removed (1), and the new ones moved (2).
+    pub(crate) stage: u64,
     /// The row of the source at the begin.
     pub(crate) row: ObjectRow,
 }
@@ -35,7 +40,7 @@ pub(crate) struct BuildRow {
 impl BuildRow {
     pub(crate) fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::new();
-        for number in [self.source, self.newest_content, self.used] {
+        for number in [self.source, self.newest_content, self.used, self.replaces, self.stage] {
             bytes.put_u64_le(number);
         }
         bytes.extend_from_slice(&self.row.encode());
@@ -43,12 +48,13 @@ impl BuildRow {
     }
 
     fn decode(mut bytes: &[u8]) -> Option<Self> {
-        if bytes.len() < 24 {
+        if bytes.len() < 40 {
             return None;
         }
-        let (source, newest_content, used) =
-            (bytes.get_u64_le(), bytes.get_u64_le(), bytes.get_u64_le());
-        Some(Self { source, newest_content, used, row: ObjectRow::decode(bytes)? })
+        let [source, newest_content, used, replaces, stage] =
+            std::array::from_fn(|_| bytes.get_u64_le());
+        let row = ObjectRow::decode(bytes)?;
+        Some(Self { source, newest_content, used, replaces, stage, row })
     }
 }
 
@@ -268,7 +274,7 @@ pub(crate) fn undo_some(transaction: &mut Transaction<'_>) -> Step<bool> {
 
 /// Removes the rows of some objects of a partition from `first` on. Returns the object with which to go on; `None`: none
 /// is left.
-fn remove_objects(
+pub(crate) fn remove_objects(
     transaction: &mut Transaction<'_>,
     partition: u64,
     first: u64,
@@ -343,7 +349,10 @@ fn remove_members(transaction: &mut Transaction<'_>, collection: ObjectAddress) 
     }
 }
 
-fn remove_attribute_rows(transaction: &mut Transaction<'_>, address: ObjectAddress) -> Step<()> {
+pub(crate) fn remove_attribute_rows(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+) -> Step<()> {
     let first = key::attribute(address, AttributeId::new(0, 0));
     transaction.for_each(&first, &key::attributes_end(address), |transaction, row_key, _| {
         transaction.put(row_key, None)
@@ -351,7 +360,7 @@ fn remove_attribute_rows(transaction: &mut Transaction<'_>, address: ObjectAddre
 }
 
 /// Members of a collection that one transaction copies or removes: their rows take about 200 KiB of memory.
-const MEMBERS: usize = 1024;
+pub(crate) const MEMBERS: usize = 1024;
 /// Blocks after which a step that removes objects ends.
 const STEP_BLOCKS: u64 = 4096;
 /// Rows about objects that were copied in part, of which one transaction removes those that it reads.

@@ -167,6 +167,12 @@ impl DriveCore {
                 }
             }
             Command::DetachClone { clone } => self.detach_clone(request, clone).await,
+            Command::RefreshSnapshotOrClone { copy } => {
+                self.replace_partition(request, copy, None).await
+            }
+            Command::RestorePartitionFromSnapshot { partition, snapshot } => {
+                self.replace_partition(request, partition, Some(snapshot)).await
+            }
             _ => Err(ObjectError::Unsupported),
         }
     }

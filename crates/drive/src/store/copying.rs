@@ -14,7 +14,7 @@ use super::{
     extents::count_used,
     key,
     object_row::{FROZEN, HAS_WORK, MAY_SHARE, ObjectRow},
-    object_rows::{check_tables, find, find_partition, find_user, store},
+    object_rows::{check_changeable, check_tables, find, find_partition, find_user, store},
     objects::{choose_partition, count_partition, create_objects},
     sharing::share_blocks,
     transaction::{ActiveBuild, BuildChange, Step, Stop, Transaction},
@@ -73,20 +73,15 @@ impl DriveCore {
         kind: PartitionCopy,
     ) -> Result<ObjectReply, ObjectError> {
         let _turn = self.builds.lock().await;
-        while self.tables.state.lock().builds.failed.len() >= MOST_FAILED {
-            self.work().await?;
-        }
+        self.finish_builds().await?;
         self.admit_change().await?;
         let now = self.now();
         let is_snapshot = kind == PartitionCopy::Snapshot;
-        let build =
-            self.run(|transaction| begin(transaction, source, requested, is_snapshot, now)).await?;
+        let build = self
+            .run(|transaction| begin(transaction, source, [requested, 0], is_snapshot, now))
+            .await?;
         let mut guard = BuildGuard { core: self, is_done: false };
-        let mut next = Some(0);
-        while let Some(first) = next {
-            self.admit_change().await?;
-            next = self.run(|transaction| copy_some(transaction, &build, first)).await?;
-        }
+        self.copy_all(&build).await?;
         let reply = self
             .run(|transaction| {
                 let done = find_build(transaction, build.target)?;
@@ -112,7 +107,74 @@ impl DriveCore {
         Ok(reply)
     }
 
-    /// Performs DETACH CLONE: the partition no longer counts as a clone.
+    /// Waits until a new build may begin.
+    async fn finish_builds(&self) -> Result<(), ObjectError> {
+        let is_waiting = || {
+            let builds = &self.tables.state.lock().builds;
+            builds.failed.len() >= MOST_FAILED || builds.replacement.is_some()
+        };
+        while is_waiting() {
+            self.work().await?;
+        }
+        Ok(())
+    }
+
+    /// Copies all objects that a build needs.
+    async fn copy_all(&self, build: &ActiveBuild) -> Result<(), ObjectError> {
+        let mut next = Some(0);
+        while let Some(first) = next {
+            self.admit_change().await?;
+            next = self.run(|transaction| copy_some(transaction, build, first)).await?;
+        }
+        Ok(())
+    }
+
+    /// Performs RESTORE PARTITION FROM SNAPSHOT, or REFRESH SNAPSHOT OR CLONE without a `snapshot`. The partition keeps
+    /// its objects until the copy is complete, and is not visible while it gets the new ones.
+    pub(crate) async fn replace_partition(
+        &self,
+        request: &ObjectRequest,
+        partition: u64,
+        snapshot: Option<u64>,
+    ) -> Result<ObjectReply, ObjectError> {
+        let _turn = self.builds.lock().await;
+        self.finish_builds().await?;
+        self.admit_change().await?;
+        let now = self.now();
+        let build = self
+            .run(|transaction| {
+                let (source, is_snapshot) = find_source(transaction, partition, snapshot)?;
+                begin(transaction, source, [0, partition], is_snapshot, now)
+            })
+            .await?;
+        let mut guard = BuildGuard { core: self, is_done: false };
+        self.copy_all(&build).await?;
+        self.run(|transaction| {
+            let mut done = find_build(transaction, build.target)?;
+            find_partition(transaction, partition)?;
+            if transaction.get(&key::trash(partition))?.is_some() {
+                // It is being removed.
+                let field = RefusedField::Partition;
+                return Err(Stop::Failed(ObjectError::InvalidField { field }));
+            }
+            done.stage = 1;
+            transaction.put(key::build(build.target), Some(done.encode()))?;
+            transaction.change_build(BuildChange::Replace(partition));
+            transaction.note_work();
+            Ok(())
+        })
+        .await?;
+        guard.is_done = true;
+        self.finish_builds().await?;
+        let address = ObjectAddress::partition(partition);
+        self.run(|transaction| {
+            let mut row = find_partition(transaction, partition)?;
+            conclude(transaction, &Conclusion::new(self, request, address, now), &mut row, true)
+        })
+        .await
+    }
+
+    /// Performs DETACH CLONE.
     pub(crate) async fn detach_clone(
         &self,
         request: &ObjectRequest,
@@ -205,7 +267,7 @@ fn copy_attributes(
 fn begin(
     transaction: &mut Transaction<'_>,
     source: u64,
-    requested: u64,
+    [requested, replaces]: [u64; 2],
     is_snapshot: bool,
     now: Timestamp,
 ) -> Step<ActiveBuild> {
@@ -218,11 +280,33 @@ fn begin(
     let mut row = ObjectRow::new(ObjectType::Partition, now);
     (row.members, row.quota, row.max_length) = (old.members, old.quota, old.max_length);
     row.attribute_bytes = old.attribute_bytes;
-    let begun = BuildRow { source, newest_content, used: 0, row };
+    let begun = BuildRow { source, newest_content, used: 0, replaces, stage: 0, row };
     transaction.insert(key::build(target), begun.encode());
     let build = ActiveBuild { source, target, newest_content, is_snapshot, is_abandoned: false };
     transaction.change_build(BuildChange::Begin(build));
     Ok(build)
+}
+
+/// Returns the partition whose objects a partition gets, and true if they do not change there.
+fn find_source(
+    transaction: &mut Transaction<'_>,
+    partition: u64,
+    snapshot: Option<u64>,
+) -> Step<(u64, bool)> {
+    let refused = |field| Err(Stop::Failed(ObjectError::InvalidField { field }));
+    let row = find_partition(transaction, partition)?;
+    let Some(snapshot) = snapshot else {
+        return match row.members.kind {
+            0 => refused(RefusedField::Partition),
+            kind => Ok((row.members.source, kind == PartitionCopy::Snapshot as u8)),
+        };
+    };
+    check_changeable(&row, RefusedField::Partition)?;
+    let members = find_partition(transaction, snapshot)?.members;
+    match members.kind == PartitionCopy::Snapshot as u8 && members.source == partition {
+        true => Ok((snapshot, false)),
+        false => refused(RefusedField::Object),
+    }
 }
 
 /// Has the worker undo a build whose command fails or is dropped.

@@ -18,6 +18,7 @@ use super::{
     loader::LoadJob,
     mutant::DriveMutant,
     options::DriveOptions,
+    replacing::replace_some,
     reservation::{BlockWrites, Reservation},
     row_store::{LoadedRows, Need},
     superblock::Superblock,
@@ -108,7 +109,8 @@ impl DriveCore {
         )
         .await
         .map_err(failure)?;
-        if self.run_alone(&mut undo_some).await.map_err(failure)? {
+        let is_replacing = self.run_alone(&mut replace_some).await.map_err(failure)?;
+        if is_replacing || self.run_alone(&mut undo_some).await.map_err(failure)? {
             return Ok(true);
         }
         self.free_step(None).await

@@ -9,6 +9,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 use volume::{Reply, Stack};
 
 use super::{
+    build::find_build,
     committer,
     disk::{BLOCK, DriveDisk},
     drive_core::DriveCore,
@@ -20,6 +21,7 @@ use super::{
     space::check_space,
     superblock::{DriveState, Found, Superblock, identity_of},
     tables::{Tables, commit_rows, first_rows, open_database},
+    transaction::Replacement,
     worker,
 };
 
@@ -105,12 +107,26 @@ impl DriveStore {
         Ok(())
     }
 
-    /// Hides partitions whose copying a crash has interrupted, and has the worker remove them.
+    /// Hides partitions whose copying a crash has interrupted, and has the worker remove them. Finishes the replacement of
+    /// a partition.
     async fn find_builds(&self) -> Result<(), ObjectError> {
         let (start, end) = (key::build(0), key::builds_end());
         let page = self.core.run(|transaction| transaction.page(&start, &end, 1024)).await?;
-        let builds = page.rows.iter().map(|(row_key, _)| (key::last_number(row_key), 0));
-        self.core.tables.state.lock().builds.failed = builds.collect();
+        for (row_key, _) in page.rows {
+            let copy = key::last_number(&row_key);
+            let build = self.core.run(|transaction| find_build(transaction, copy)).await?;
+            let builds = &mut self.core.tables.state.lock().builds;
+            match build.stage {
+                0 => builds.failed.push((copy, 0)),
+                _ => {
+                    let partition = build.replaces;
+                    builds.replacement = Some(Replacement { copy, partition, next: 0 });
+                }
+            }
+        }
+        while self.core.tables.state.lock().builds.replacement.is_some() {
+            self.core.work().await?;
+        }
         self.core.wake_worker();
         Ok(())
     }

@@ -26,6 +26,7 @@ mod sharing;
 mod object_rows;
 mod freeing;
 mod build;
+mod replacing;
 mod tables;
 mod loader;
 mod committer;

@@ -97,6 +97,17 @@ pub(crate) struct Builds {
     pub(crate) active: Option<ActiveBuild>,
     /// Each with the object with which its removal goes on.
     pub(crate) failed: Vec<(u64, u64)>,
+    /// A complete copy that takes the place of a partition.
+    pub(crate) replacement: Option<Replacement>,
+}
+
+/// A partition that gets the objects of a complete copy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Replacement {
+    pub(crate) copy: u64,
+    pub(crate) partition: u64,
+    /// The object with which the present stage goes on.
+    pub(crate) next: u64,
 }
 
 /// A partition that is being made as a copy of another one.
@@ -122,6 +133,10 @@ pub(crate) enum BuildChange {
     Advance(u64),
     /// The rows of the first failed partition are removed.
     Undone,
+    /// The partition that is being made is complete, and replaces another one.
+    Replace(u64),
+    ReplaceFrom(u64),
+    Replaced,
 }
 
 impl Builds {
@@ -136,6 +151,15 @@ impl Builds {
                 self.failed.first_mut().into_iter().for_each(|(_, next)| *next = object);
             }
             BuildChange::Undone => drop(self.failed.drain(..1)),
+            BuildChange::Replace(partition) => {
+                let build = self.active.take();
+                self.replacement =
+                    build.map(|build| Replacement { copy: build.target, partition, next: 0 });
+            }
+            BuildChange::ReplaceFrom(object) => {
+                self.replacement.iter_mut().for_each(|replacement| replacement.next = object);
+            }
+            BuildChange::Replaced => self.replacement = None,
         }
     }
 }
@@ -339,6 +363,7 @@ impl<'a> Transaction<'a> {
         let builds = &self.tables.builds;
         builds.active.is_some_and(|build| build.target == partition)
             || builds.failed.iter().any(|(target, _)| *target == partition)
+            || builds.replacement.is_some_and(|r| r.copy == partition || r.partition == partition)
     }
 
     pub(crate) fn active_build(&self) -> Option<ActiveBuild> {
@@ -348,6 +373,10 @@ impl<'a> Transaction<'a> {
     /// Returns a partition that must be removed, because it was not completed, and its next object.
     pub(crate) fn failed_build(&self) -> Option<(u64, u64)> {
         self.tables.builds.failed.first().copied()
+    }
+
+    pub(crate) fn replacement(&self) -> Option<Replacement> {
+        self.tables.builds.replacement
     }
 
     pub(crate) fn change_build(&mut self, change: BuildChange) {

@@ -1,14 +1,17 @@
 //! Copies of partitions and objects that are made in steps, while other commands are at work.
 
+use std::collections::BTreeMap;
+
 use drive::DriveStore;
 use object::{
     Attribute, Command, Continuation, MapRunKind, ObjectAddress, ObjectRequest, ObjectStore,
     ReplyData,
 };
 use sim::Rng;
+use volume::Stack;
 
 use crate::{
-    steps::{BLOCK, MIB, open_small, snapshot_of, sparse, write_chunks},
+    steps::{BLOCK, MIB, Sparse, open_small, snapshot_of, sparse, write_chunks},
     support::*,
 };
 
@@ -165,5 +168,93 @@ fn read_maps_and_compare_names_what_was_changed_since_a_copy() {
         set_length(&store, object, 0).await.unwrap();
         let all: Vec<_> = compare(0).await.iter().map(|run| run.kind).collect();
         assert_eq!(all, [MapRunKind::Hole; 41]);
+    });
+}
+
+/// Returns the objects of one partition by their identifiers.
+async fn objects_of(store: &DriveStore, partition: u64) -> BTreeMap<u64, Sparse> {
+    let mut found = BTreeMap::new();
+    for id in list(store, partition, 100).await.unwrap() {
+        found.insert(id, sparse(store, ObjectAddress::new(partition, id)).await.unwrap());
+    }
+    found
+}
+
+/// Performs `command` up to each moment, restarts the drive, and checks that `partition` has its old objects or those
+/// of `source`.
+async fn replace_at_each_moment(command: Command, volume: &Stack, partition: u64, source: u64) {
+    let mut store = open_small(volume).await;
+    let old = objects_of(&store, partition).await;
+    let new = objects_of(&store, source).await;
+    assert_ne!(old, new);
+    for polls in 1..400 {
+        let mut replacing = Box::pin(perform(&store, command));
+        let mut is_done = false;
+        for _ in 0..polls {
+            if let Some(reply) = futures_util::future::poll_immediate(&mut replacing).await {
+                assert_eq!(reply.unwrap().current.object, ObjectAddress::partition(partition));
+                is_done = true;
+                break;
+            }
+            tokio::task::yield_now().await;
+            std::thread::yield_now();
+        }
+        drop(replacing);
+        flush(&store).await.unwrap();
+        drop(store);
+        store = open_small(volume).await;
+        let found = objects_of(&store, partition).await;
+        assert!(found == new || (found == old && !is_done), "after {polls} polls: {found:?}");
+        assert_eq!(objects_of(&store, source).await, new);
+        store.finish_freeing().await.unwrap();
+        let objects = store.statistics().objects;
+        assert_eq!(objects, 2 + (found.len() + new.len()) as u64, "with two collections");
+        if found == new {
+            return;
+        }
+    }
+    panic!("it is never done");
+}
+
+#[test]
+fn restore_and_refresh_replace_all_objects_or_none_also_after_a_restart() {
+    run(async {
+        let volume = memory(64 * MIB);
+        let store = open_small(&volume).await;
+        let partition = create_partition(&store).await;
+        let objects = make_objects(&store, partition, 12).await;
+        let snapshot = perform(&store, snapshot_of(partition)).await.unwrap();
+        let snapshot = snapshot.current.object.partition;
+        let change = async |store: &DriveStore| {
+            write(store, objects[1], 0, vec![8; BLOCK as usize]).await.unwrap();
+            perform(store, Command::Remove { object: objects[2] }).await.unwrap();
+            create(store, partition).await
+        };
+        change(&store).await;
+        let wrong = Command::RestorePartitionFromSnapshot { partition, snapshot: partition };
+        assert!(perform(&store, wrong).await.is_err());
+        assert!(
+            perform(&store, Command::RefreshSnapshotOrClone { copy: partition }).await.is_err()
+        );
+        flush(&store).await.unwrap();
+        drop(store);
+        let command = Command::RestorePartitionFromSnapshot { partition, snapshot };
+        replace_at_each_moment(command, &volume, partition, snapshot).await;
+        let store = open_small(&volume).await;
+        change(&store).await;
+        flush(&store).await.unwrap();
+        drop(store);
+        let command = Command::RefreshSnapshotOrClone { copy: snapshot };
+        replace_at_each_moment(command, &volume, snapshot, partition).await;
+        let store = open_small(&volume).await;
+        let frozen = ObjectAddress::new(snapshot, objects[1].object);
+        assert!(write(&store, frozen, 0, vec![9; 10]).await.is_err());
+        write(&store, objects[1], 0, vec![9; BLOCK as usize]).await.unwrap();
+        for partition in [partition, snapshot] {
+            let command = Command::RemovePartition { partition, with_contents: true };
+            perform(&store, command).await.unwrap();
+        }
+        store.finish_freeing().await.unwrap();
+        assert_eq!((store.statistics().used_bytes, store.statistics().objects), (0, 0));
     });
 }

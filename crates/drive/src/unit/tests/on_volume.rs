@@ -126,6 +126,50 @@ async fn every_reported_service_action_is_known_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_partition_is_compared_with_its_snapshot_and_restored_over_the_wire() {
+    use object::{Continuation, MapRun, MapRunKind};
+    use osd::{ContinuationSegment, ServiceAction};
+    let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::NoSec).await;
+    let run = async |command: Command, data: &[u8]| {
+        bench.run(&bench.cdb(command).encode(), data.to_vec()).await
+    };
+    data_in(run(Command::CreatePartition { requested: PARTITION }, &[]).await);
+    let create = Command::Create { partition: PARTITION, requested: OBJECT.object, count: 1 };
+    data_in(run(create, &[]).await);
+    let write = Command::Write { object: OBJECT, length: 5, start: 0 };
+    data_in(run(write, b"hello").await);
+    let (snapshot, method) = (PARTITION + 1, object::CopyMethod(0));
+    let command = Command::CreateSnapshot { source: PARTITION, requested: snapshot, method };
+    data_in(run(command, &[]).await);
+    data_in(run(write, b"jello").await);
+
+    let allocation_length = 4096;
+    let compare = Command::ReadMapsAndCompare { object: OBJECT, allocation_length, start: 0 };
+    let mut cdb = bench.cdb(compare);
+    let other = ObjectAddress::new(snapshot, OBJECT.object);
+    let segment = ContinuationSegment {
+        service_action: ServiceAction::ReadMapsAndCompare,
+        integrity: osd::security::IntegrityCheckValue::ZERO,
+        continuation: Continuation::UserObject(other),
+    };
+    cdb.continuation_length = segment.encode().len() as u32;
+    let map = data_in(bench.run(&cdb.encode(), segment.encode()).await);
+    let written = MapRun { kind: MapRunKind::Written, start: 0, length: 5 };
+    assert_eq!(osd::parse_map(&map), Some(vec![written]));
+
+    let restore = Command::RestorePartitionFromSnapshot { partition: PARTITION, snapshot };
+    data_in(run(restore, &[]).await);
+    let read = |object| Command::Read { object, length: 5, start: 0 };
+    assert_eq!(data_in(run(read(OBJECT), &[]).await), b"hello");
+    data_in(run(write, b"jello").await);
+    data_in(run(Command::RefreshSnapshotOrClone { copy: snapshot }, &[]).await);
+    assert_eq!(data_in(run(read(other), &[]).await), b"jello");
+    let wrong = run(Command::RefreshSnapshotOrClone { copy: PARTITION }, &[]).await;
+    assert_eq!(codes(&wrong), Some((0x24, 0x00, Some(16))));
+    bench.unit.store().close().await.unwrap();
+}
+
+#[tokio::test]
 async fn the_request_tag_of_set_key_is_kept_with_its_result() {
     use object::{Attribute, AttributeId, AttributeSelection, ObjectRequest, ObjectStore as _};
     let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::CmdRsp).await;
