@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use object::{ObjectAddress, ObjectError};
+use object::{ObjectAddress, ObjectError, RefusedField};
 
 use super::{
     chunk::{self, BlockEntry, CHUNK_BLOCKS, ChunkRow},
@@ -172,7 +172,18 @@ fn clear_chunk(
     transaction.put(key::chunk(row.content, number), chunk.finish())
 }
 
-/// Moves the entries of all blocks from `from` on down to `to`. The blocks between the two must be holes.
+/// Fails if the range that PUNCH cuts out at block `to` and the blocks behind it are in too many chunks: their places
+/// change in one transaction, so that no reader sees a part of the change.
+pub(crate) fn check_shift(transaction: &mut Transaction<'_>, row: &ObjectRow, to: u64) -> Step<()> {
+    let (start, end) = (key::chunk(row.content, to / CHUNK_BLOCKS), key::chunks_end(row.content));
+    let page = transaction.page(&start, &end, MOST_SHIFTED)?;
+    match page.next.is_some() || page.rows.len() > MOST_SHIFTED {
+        true => Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Length })),
+        false => Ok(()),
+    }
+}
+
+/// Moves the blocks from `from` on down to `to`, after the blocks between were made holes.
 pub(crate) fn shift_down(
     transaction: &mut Transaction<'_>,
     row: &ObjectRow,
@@ -233,3 +244,5 @@ pub(crate) fn count_used(
 
 /// Number of chunks up to which chunk rows are looked up one by one. More are read as a range of rows.
 const FEW_CHUNKS: u64 = 8;
+/// Chunks whose blocks one PUNCH moves: 4 GiB of data, and about 40 MiB of memory.
+const MOST_SHIFTED: usize = 4096;

@@ -15,7 +15,7 @@ use super::{
     conclusion::{Conclusion, conclude},
     disk::{BLOCK, crc32c_of},
     drive_core::DriveCore,
-    extents::{count_used, entry, make_holes, replace, shift_down},
+    extents::{check_shift, count_used, entry, make_holes, replace, shift_down},
     groups::BlockRuns,
     object_row::ObjectRow,
     object_rows::{check_changeable, check_tables, find_partition, find_user},
@@ -284,7 +284,10 @@ fn apply(
     change: &DataChange,
     written: &Written,
 ) -> Step<()> {
-    // Blocks behind the removed range move into its place, so its chunks must be freed now and not in the background.
+    if let Some((_, to)) = change.shift {
+        check_shift(transaction, row, to)?;
+    }
+    // The blocks behind a range that is cut out move into its place, so it must be free at once.
     let limit = if change.shift.is_some() { usize::MAX } else { transaction.step_chunks() };
     for holes in &change.holes {
         make_holes(transaction, address, row, holes.clone(), limit)?;

@@ -174,6 +174,24 @@ pub fn snapshot_of(source: u64) -> Command {
     Command::CreateSnapshot { source, requested: 0, method: object::CopyMethod(0) }
 }
 
+#[test]
+fn a_punch_that_would_move_too_many_chunks_is_refused_and_changes_nothing() {
+    run(async {
+        let store = open_small(&memory(64 * MIB)).await;
+        let partition = create_partition(&store).await;
+        let object = create(&store, partition).await;
+        write_chunks(&store, object, 0..4100).await;
+        let refused = perform(&store, Command::Punch { object, length: MIB, start: 0 }).await;
+        let field = object::RefusedField::Length;
+        assert_eq!(refused.err(), Some(ObjectError::InvalidField { field }));
+        assert_eq!(get_number(&store, object, 1, 0x82).await, 4099 * MIB + BLOCK);
+        assert_eq!(get_number(&store, object, 1, 0x81).await, 4100 * BLOCK);
+        perform(&store, Command::Punch { object, length: MIB, start: 100 * MIB }).await.unwrap();
+        assert_eq!(get_number(&store, object, 1, 0x82).await, 4098 * MIB + BLOCK);
+        assert_eq!(get_number(&store, object, 1, 0x81).await, 4099 * BLOCK);
+    });
+}
+
 type Objects = BTreeMap<ObjectAddress, Sparse>;
 
 /// Performs random commands on sparse objects, and notes the states that the drive may have after a crash.
@@ -204,7 +222,7 @@ impl SparseScript<'_> {
         let known = state.get_mut(&object).expect("it is there");
         let start = self.rng.below(CHUNKS) * 256 + self.rng.below(3);
         let count = self.rng.below(CHUNKS * 256);
-        match self.rng.below(13) {
+        match self.rng.below(14) {
             0 => {
                 self.states.push(state);
                 flush(self.store).await?;
@@ -240,6 +258,27 @@ impl SparseScript<'_> {
                 state.retain(|object, _| object.partition != partition);
                 self.states.push(state);
                 let command = Command::RemovePartition { partition, with_contents: true };
+                perform(self.store, command).await.map(drop)
+            }
+            7 | 8 if !snapshots.is_empty() => {
+                let snapshot = *snapshots.first().expect("there is one");
+                let is_restore = self.rng.chance(50);
+                let (from, to) = match is_restore {
+                    true => (snapshot, self.partition),
+                    false => (self.partition, snapshot),
+                };
+                let own = state.iter().filter(|(object, _)| object.partition == from);
+                let copies: Vec<_> = own
+                    .map(|(object, known)| (ObjectAddress::new(to, object.object), known.clone()))
+                    .collect();
+                state.retain(|object, _| object.partition != to);
+                state.extend(copies);
+                self.states.push(state);
+                let partition = self.partition;
+                let command = match is_restore {
+                    true => Command::RestorePartitionFromSnapshot { partition, snapshot },
+                    false => Command::RefreshSnapshotOrClone { copy: snapshot },
+                };
                 perform(self.store, command).await.map(drop)
             }
             4 => {
