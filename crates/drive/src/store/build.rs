@@ -1,7 +1,7 @@
 //! A partition that is being made as a copy of another one, in steps.
 //!
 //! A snapshot or clone is made object by object while other commands change its source. A build row exists from the
-//! first step to the last one. As long as it does, nobody sees the new partition. A command that changes an object of
+//! first step to the last one. Until then the new partition is hidden. A command that changes an object of
 //! the source which is not copied yet copies this object first, so the copy is as of the moment of the first step. A
 //! build that is aborted, or that a crash interrupts, is undone.
 //!
@@ -250,7 +250,7 @@ pub(crate) fn copy_attribute_rows(
     })
 }
 
-/// Ends the active build as failed, so that nobody copies any more. The worker undoes it.
+/// Ends the active build as failed, so that no further object is copied. The worker undoes it.
 pub(crate) fn cancel(transaction: &mut Transaction<'_>) -> Step<()> {
     transaction.change_build(BuildChange::Cancel);
     transaction.note_work();

@@ -26,7 +26,7 @@ const WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 const LONG_RUN: u64 = 32;
 /// Groups in which long runs are looked for, so that a drive with scattered free blocks does not read all of them.
 const LONG_SEARCH: u64 = 32;
-/// Groups (16 KiB each, so 16 MiB) above which those that are not in use are dropped from memory.
+/// Groups (8 KiB each, so 8 MiB) above which those that are not in use are dropped from memory.
 const MOST_LOADED: usize = 1024;
 /// Groups in a summary row.
 const SUMMARY_GROUPS: usize = 1024;
