@@ -240,19 +240,7 @@ impl SparseScript<'_> {
                 self.states.push(state);
                 set_length(self.store, object, start * BLOCK).await.map(drop)
             }
-            5 if snapshots.len() < 3 => {
-                let reply = perform(self.store, snapshot_of(self.partition)).await?;
-                let snapshot = reply.current.object.partition;
-                let own = state.iter().filter(|(object, _)| object.partition == self.partition);
-                let copies: Vec<_> = own
-                    .map(|(object, known)| {
-                        (ObjectAddress::new(snapshot, object.object), known.clone())
-                    })
-                    .collect();
-                state.extend(copies);
-                self.states.push(state);
-                Ok(())
-            }
+            5 if snapshots.len() < 3 => self.snapshot(state).await,
             6 if !snapshots.is_empty() => {
                 let partition = *snapshots.first().expect("there is one");
                 state.retain(|object, _| object.partition != partition);
@@ -262,24 +250,7 @@ impl SparseScript<'_> {
             }
             7 | 8 if !snapshots.is_empty() => {
                 let snapshot = *snapshots.first().expect("there is one");
-                let is_restore = self.rng.chance(50);
-                let (from, to) = match is_restore {
-                    true => (snapshot, self.partition),
-                    false => (self.partition, snapshot),
-                };
-                let own = state.iter().filter(|(object, _)| object.partition == from);
-                let copies: Vec<_> = own
-                    .map(|(object, known)| (ObjectAddress::new(to, object.object), known.clone()))
-                    .collect();
-                state.retain(|object, _| object.partition != to);
-                state.extend(copies);
-                self.states.push(state);
-                let partition = self.partition;
-                let command = match is_restore {
-                    true => Command::RestorePartitionFromSnapshot { partition, snapshot },
-                    false => Command::RefreshSnapshotOrClone { copy: snapshot },
-                };
-                perform(self.store, command).await.map(drop)
+                self.replace(state, snapshot).await
             }
             4 => {
                 state.remove(&object);
@@ -300,6 +271,37 @@ impl SparseScript<'_> {
             }
         }
     }
+
+    async fn snapshot(&mut self, mut state: Objects) -> Result<(), ObjectError> {
+        let reply = perform(self.store, snapshot_of(self.partition)).await?;
+        put_copies(&mut state, self.partition, reply.current.object.partition);
+        self.states.push(state);
+        Ok(())
+    }
+
+    /// Restores the partition from a snapshot, or refreshes the snapshot.
+    async fn replace(&mut self, mut state: Objects, snapshot: u64) -> Result<(), ObjectError> {
+        let partition = self.partition;
+        let (from, to, command) = match self.rng.chance(50) {
+            true => {
+                let command = Command::RestorePartitionFromSnapshot { partition, snapshot };
+                (snapshot, partition, command)
+            }
+            false => (partition, snapshot, Command::RefreshSnapshotOrClone { copy: snapshot }),
+        };
+        state.retain(|object, _| object.partition != to);
+        put_copies(&mut state, from, to);
+        self.states.push(state);
+        perform(self.store, command).await.map(drop)
+    }
+}
+
+/// Adds the objects of one partition to another one.
+fn put_copies(state: &mut Objects, from: u64, to: u64) {
+    let own = state.iter().filter(|(object, _)| object.partition == from);
+    let copies: Vec<_> =
+        own.map(|(object, known)| (ObjectAddress::new(to, object.object), known.clone())).collect();
+    state.extend(copies);
 }
 
 /// Opens the drive, checks its content, and performs random commands until the disk fails. Returns an error only if the
