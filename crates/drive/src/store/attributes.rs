@@ -33,6 +33,13 @@ fn refused(id: AttributeId) -> Stop {
     Stop::Failed(ObjectError::InvalidAttribute { page: id.page, number: id.number })
 }
 
+/// Returns true for the policy access tags of a security page: that of the object, and in a partition that of its user
+/// objects.
+pub(crate) const fn is_policy_tag(attribute: &Attribute) -> bool {
+    let AttributeId { page, number } = attribute.id;
+    page & 0x0fff_ffff == 5 && matches!(number, 0x4000_0001 | 0x4000_0002)
+}
+
 /// Sets attributes of the object whose row is `row`. The caller must store the row afterwards.
 pub(crate) fn set(
     transaction: &mut Transaction<'_>,
@@ -41,16 +48,20 @@ pub(crate) fn set(
     row: &mut ObjectRow,
     set: &[Attribute],
 ) -> Step<()> {
-    for Attribute { id, value } in set {
+    for attribute in set {
+        let Attribute { id, value } = attribute;
         if id.page == TAG_PAGE {
             continue;
         }
-        // Each command can set attributes, also one that otherwise only reads, such as READ.
-        let field = match address.object {
-            0 => RefusedField::Partition,
-            _ => RefusedField::Object,
-        };
-        check_changeable(row, field)?;
+        // Each command can set attributes, also one that otherwise only reads, such as READ. The content of a snapshot
+        // cannot change, but access to it can be permitted and revoked.
+        if !is_policy_tag(attribute) {
+            let field = match address.object {
+                0 => RefusedField::Partition,
+                _ => RefusedField::Object,
+            };
+            check_changeable(row, field)?;
+        }
         let may_have = match family_of(id.page) {
             PageFamily::Of(object_type) => object_type == row.object_type,
             PageFamily::Any => true,

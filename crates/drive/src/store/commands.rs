@@ -8,7 +8,7 @@ use object::{
 use osd::{BOOT_EPOCH, REQUEST_HORIZON, REQUEST_RESULT};
 
 use super::{
-    attributes::TAG_PAGE,
+    attributes::{TAG_PAGE, is_policy_tag},
     committer::CommitJob,
     conclusion::{Conclusion, answer, check_tag, conclude, decode_result, tag_of, untagged},
     copying::PartitionCopy,
@@ -473,11 +473,6 @@ impl Drop for FormatEnd<'_> {
 fn is_always_stable(request: &ObjectRequest) -> bool {
     matches!(request.command, Command::FormatOsd { .. } | Command::RemovePartition { .. })
         || request.set.iter().any(is_policy_tag)
-}
-
-/// Returns true for the policy access tags: that of the object, and in a partition that of its user objects.
-const fn is_policy_tag(attribute: &Attribute) -> bool {
-    matches!(attribute.id.number, 0x4000_0001 | 0x4000_0002)
 }
 
 fn end_of(start: u64, length: u64) -> Result<u64, ObjectError> {

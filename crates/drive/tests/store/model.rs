@@ -54,7 +54,8 @@ impl Script {
     /// Fails if the drive has changed what is frozen.
     fn check_allowed(&self, request: &ObjectRequest) {
         let command = request.command;
-        let changes = !request.set.is_empty()
+        // A request tag is no attribute of the object.
+        let changes = request.set.iter().any(|attribute| attribute.id.page != 0xf001_0000)
             || matches!(
                 command,
                 Command::Write { .. }
