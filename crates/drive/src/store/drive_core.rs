@@ -160,6 +160,11 @@ impl DriveCore {
         loaded: &mut LoadedRows,
     ) -> Step<T> {
         let mut state = self.tables.state.lock();
+        if state.has_format_failed {
+            let failed =
+                "FORMAT OSD has failed, and may have removed all objects: repeat it".into();
+            return Err(Stop::Failed(ObjectError::Storage(failed)));
+        }
         if state.is_formatting {
             return Err(Stop::Failed(ObjectError::FormatInProgress));
         }
