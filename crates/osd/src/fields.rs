@@ -22,6 +22,8 @@ const PARTITION: usize = 16;
 const OBJECT: usize = 24;
 const LENGTH: usize = 32;
 const START: usize = 40;
+/// Offset of TASK MANAGEMENT FUNCTION.
+const FUNCTION: usize = 39;
 
 /// Bits of byte 11 besides CDBFMT. LIST_ATTR: a list has attributes. IMMED_TR: QUERY is answered at
 /// once. FORCE: a collection with members is removed.
@@ -85,11 +87,10 @@ pub(crate) fn parse(action: ServiceAction, cdb: &[u8]) -> Result<Command, Refusa
             allocation_length: u32_at(cdb, LENGTH + 4).unwrap_or_default(),
         },
         ServiceAction::PerformScsiCommand => {
-            Command::PerformScsiCommand { cdb: array_at(cdb, PARTITION).unwrap_or_default() }
+            Command::PerformScsiCommand { cdb: array_at(cdb, LENGTH).unwrap_or_default() }
         }
         ServiceAction::PerformTaskManagementFunction => {
-            let (function, task_tag) = (cdb[PARTITION], object.object);
-            Command::PerformTaskManagementFunction { function, task_tag }
+            Command::PerformTaskManagementFunction { function: cdb[FUNCTION], task_tag: start }
         }
         _ => return parse_creation(action, cdb),
     })
@@ -261,10 +262,10 @@ pub(crate) fn write(command: &Command, cdb: &mut [u8]) {
             put(cdb, LENGTH, &parameter_list_length.to_be_bytes());
             put(cdb, LENGTH + 4, &allocation_length.to_be_bytes());
         }
-        Command::PerformScsiCommand { cdb: inner } => put(cdb, PARTITION, &inner),
+        Command::PerformScsiCommand { cdb: inner } => put(cdb, LENGTH, &inner),
         Command::PerformTaskManagementFunction { function, task_tag } => {
-            cdb[PARTITION] = function;
-            put(cdb, OBJECT, &task_tag.to_be_bytes());
+            cdb[FUNCTION] = function;
+            put(cdb, START, &task_tag.to_be_bytes());
         }
         _ => {}
     }
@@ -289,6 +290,21 @@ const fn length_and_start(command: &Command) -> (u64, u64) {
         Command::CreateUserTrackingCollection { source, .. } => (0, source),
         Command::Query { allocation_length, matches, .. } => (allocation_length, matches),
         _ => (0, 0),
+    }
+}
+
+/// Returns the ALLOCATION LENGTH of the command of SPC in PERFORM SCSI COMMAND: its place follows from
+/// the length of the CDB (SPC-4, 4.2.5).
+#[must_use]
+pub fn performed_allocation_length(cdb: &[u8; 16]) -> u32 {
+    let short = |at| u16_at(cdb, at).map_or(0, u32::from);
+    match cdb[0] {
+        0x12 => short(3),
+        0x00..0x20 => u32::from(cdb[4]),
+        0x20..0x60 => short(7),
+        0x80..0xa0 => u32_at(cdb, 10).unwrap_or_default(),
+        0xa0..0xc0 => u32_at(cdb, 6).unwrap_or_default(),
+        _ => 0,
     }
 }
 

@@ -33,6 +33,7 @@ pub use capability::{AllowedRange, Capability, PERMISSIONS_IN_CDB};
 pub use cdb::OsdCdb;
 pub use continuation::{ContinuationSegment, DESCRIPTOR_TYPES};
 pub use current_command::{current_command_page, parse_current_command};
+pub use fields::performed_allocation_length;
 pub use layout::{
     CAPABILITY, CAPABILITY_BYTES, CDB_BYTES, CURRENT_COMMAND_BYTES, INTEGRITY, NONCE,
 };

@@ -105,8 +105,8 @@ fn collections_and_keys() -> Vec<GoldenCommand> {
     ]
 }
 
-/// Copies of partitions, maps of objects, and commands in commands. The fields of the copies and of
-/// PERFORM SCSI COMMAND are our own: `docs/protocols.md`, "Objects".
+/// Copies of partitions, maps of objects, and commands in commands. The fields of the copies are
+/// our own: `docs/protocols.md`, "Objects".
 #[rustfmt::skip]
 fn copies_and_maps() -> Vec<GoldenCommand> {
     let (object, partition, requested) = (OBJECT, PARTITION, REQUESTED);
@@ -128,9 +128,9 @@ fn copies_and_maps() -> Vec<GoldenCommand> {
         (Command::ReadMapsAndCompare { object, allocation_length: length, start },
          "88b2 003000000000 0000000000010000 0000000000010001 0000000000001000 0000000000000200 00000000"),
         (Command::PerformScsiCommand { cdb: inner },
-         "8f7c 003000000000 1200000024000000 0000000000000000 0000000000000000 0000000000000000 00000000"),
+         "8f7c 003000000000 0000000000000000 0000000000000000 1200000024000000 0000000000000000 00000000"),
         (Command::PerformTaskManagementFunction { function: 5, task_tag: 8 },
-         "8f7d 003000000000 0500000000000000 0000000000000008 0000000000000000 0000000000000000 00000000"),
+         "8f7d 003000000000 0000000000000000 0000000000000000 0000000000000005 0000000000000008 00000000"),
     ]
 }
 
