@@ -121,7 +121,7 @@ service_actions! {
     /// Sends the identifiers of a second object. Returns a map. Needs the permission read; for the
     /// second object the permission global.
     ReadMapsAndCompare = 0x88b2, "READ MAPS AND COMPARE";
-    /// Needs the permission device-management.
+    /// Returns the data of the command. Needs the permission device-management.
     PerformScsiCommand = 0x8f7c, "PERFORM SCSI COMMAND";
     /// Needs the permission device-management.
     PerformTaskManagementFunction = 0x8f7d, "PERFORM TASK MANAGEMENT FUNCTION";

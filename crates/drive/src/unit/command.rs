@@ -45,15 +45,10 @@ impl UnitCommand {
 }
 
 /// Returns true for the service actions that the unit performs. The format of the parameters of SET
-/// MASTER KEY is not known to us; the master key is replaced with the drive's key file. Commands of
-/// SPC and task management functions come on their own.
+/// MASTER KEY is not known to us; the master key is replaced with the drive's key file. Sessions
+/// perform task management functions, because a unit cannot end the tasks of others.
 pub const fn is_served(action: ServiceAction) -> bool {
-    !matches!(
-        action,
-        ServiceAction::SetMasterKey
-            | ServiceAction::PerformScsiCommand
-            | ServiceAction::PerformTaskManagementFunction
-    )
+    !matches!(action, ServiceAction::SetMasterKey | ServiceAction::PerformTaskManagementFunction)
 }
 
 impl DeviceCommand for UnitCommand {
@@ -113,5 +108,6 @@ const fn only_reads(command: &Command) -> bool {
             | Command::ReadMapsAndCompare { .. }
             | Command::ObjectStructureCheck { .. }
             | Command::Query { matches: 0, .. }
+            | Command::PerformScsiCommand { .. }
     )
 }

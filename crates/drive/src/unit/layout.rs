@@ -155,13 +155,14 @@ impl InLayout {
 }
 
 /// Returns the bytes of command data that a command may return.
-const fn data_in_length(command: &Command) -> u64 {
+fn data_in_length(command: &Command) -> u64 {
     match *command {
         Command::Read { length, .. } => length,
         Command::List { list, .. } | Command::ListCollection { list, .. } => list.allocation_length,
         Command::Query { allocation_length, .. }
         | Command::ReadMap { allocation_length, .. }
         | Command::ReadMapsAndCompare { allocation_length, .. } => allocation_length,
+        Command::PerformScsiCommand { cdb } => osd::performed_allocation_length(&cdb).into(),
         _ => 0,
     }
 }

@@ -14,6 +14,7 @@ mod data_in;
 mod own_attributes;
 mod description;
 mod accessors;
+mod performing;
 mod run;
 
 use std::{
@@ -102,7 +103,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
             UnitCommand::Primary(command) => self.start_primary(nexus, &command, data_out, turn),
             UnitCommand::Object(command) => {
                 self.performed.count(command.cdb.service_action());
-                let (nexus, capacity) = (nexus.number, u64::from(data_in_capacity));
+                let capacity = u64::from(data_in_capacity);
                 let work = ObjectWork { nexus, command, data_out, capacity };
                 Ok(UnitReply::new(self.run(work, turn)))
             }

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use object::{
     Attribute, Command, ObjectAddress, ObjectError, ObjectReply, ObjectRequest, SetKeyRequest,
 };
-use osd::OsdCdb;
-use unit::{Completion, TaskTurn};
+use unit::{Completion, Nexus, TaskTurn};
 use volume::Data;
 
 use super::{
@@ -25,8 +24,8 @@ use crate::{
 
 /// An object command with its data, ready to be performed.
 pub struct ObjectWork {
-    /// The number of the nexus that sent the command.
-    pub nexus: u64,
+    /// The nexus that sent the command.
+    pub nexus: Nexus,
     pub command: Arc<ObjectCommand>,
     pub data_out: Data,
     /// Maximum number of bytes that the initiator can receive for this command.
@@ -36,7 +35,7 @@ pub struct ObjectWork {
 impl<S: DriveBacking> ObjectUnit<S> {
     /// Runs a command, with which its turn ends. Dropping the future aborts the command: it then had
     /// its whole effect, or none.
-    pub(super) async fn run(&self, work: ObjectWork, _turn: TaskTurn<'_>) -> Completion {
+    pub(super) async fn run(&self, work: ObjectWork, turn: TaskTurn<'_>) -> Completion {
         let cdb = &work.command.cdb;
         let object = cdb.command.object();
         let proof = match self.proof(&work).await {
@@ -51,7 +50,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
             Err(refusal) => return Failure::from(refusal).completion(object, signer, Data::new()),
         };
         let data_out_length = u32::try_from(out.end).ok();
-        let completion = match self.perform(&work, &proof, &out, &layout).await {
+        let completion = match self.perform(&work, turn, &proof, (&out, &layout)).await {
             Ok(Done { reply, current }) => {
                 let past_end = reply.read_past_end;
                 let object = reply.current.object;
@@ -74,7 +73,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
         let ObjectCommand { cdb, bytes, proof } = &*work.command;
         match proof.get() {
             Some(proof) if security.is_current(proof) => Ok(proof.clone()),
-            _ => security.prove(&**store, cdb, bytes, &self.token(work.nexus)).await,
+            _ => security.prove(&**store, cdb, bytes, &self.token(work.nexus.number)).await,
         }
     }
 
@@ -82,9 +81,9 @@ impl<S: DriveBacking> ObjectUnit<S> {
     async fn perform(
         &self,
         work: &ObjectWork,
+        turn: TaskTurn<'_>,
         proof: &Proof,
-        out: &OutLayout,
-        layout: &InLayout,
+        (out, layout): (&OutLayout, &InLayout),
     ) -> Result<Done, Failure> {
         let Drive { store, security } = &*self.drive;
         let cdb = &work.command.cdb;
@@ -104,7 +103,7 @@ impl<S: DriveBacking> ObjectUnit<S> {
         security.use_nonce(proof, cdb.nonce).map_err(refuse)?;
         let mut reply = {
             let _forget = Forget::after(security.keys(), &cdb.command, &request.set);
-            self.effect(cdb, request).await?
+            self.effect(work, turn, request).await?
         };
         // The effect is complete: a concurrent change of the tag need not wait for this command any more.
         drop(pass);
@@ -116,9 +115,17 @@ impl<S: DriveBacking> ObjectUnit<S> {
     }
 
     /// Performs a checked command.
-    async fn effect(&self, cdb: &OsdCdb, request: ObjectRequest) -> Result<ObjectReply, Failure> {
+    async fn effect(
+        &self,
+        work: &ObjectWork,
+        turn: TaskTurn<'_>,
+        request: ObjectRequest,
+    ) -> Result<ObjectReply, Failure> {
         let store = &self.drive.store;
-        match cdb.command {
+        match request.command {
+            Command::PerformScsiCommand { cdb } => {
+                self.perform_primary(&work.nexus, turn, &cdb, request).await
+            }
             Command::SetKey(key) => {
                 self.set_key(key).await?;
                 // The store sets the attributes and keeps the request tag when the key is stable already. If a crash

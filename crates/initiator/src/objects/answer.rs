@@ -213,7 +213,9 @@ fn command_data(
             let runs = parse_map(&data.into_bytes());
             runs.map(ReplyData::Map).map_or_else(|| not_genuine("its map is invalid"), Ok)
         }
-        Command::SetMasterKey { .. } => Ok(ReplyData::Bytes(data)),
+        Command::SetMasterKey { .. } | Command::PerformScsiCommand { .. } => {
+            Ok(ReplyData::Bytes(data))
+        }
         _ => Ok(ReplyData::None),
     }
 }

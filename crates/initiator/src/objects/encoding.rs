@@ -237,13 +237,14 @@ fn space_for(command: &Command, selections: &[AttributeSelection]) -> u32 {
 }
 
 /// Returns the most bytes of data that the command returns.
-pub(crate) const fn data_in_length(command: &Command) -> u64 {
+pub(crate) fn data_in_length(command: &Command) -> u64 {
     match *command {
         Command::Read { length, .. } => length,
         Command::List { list, .. } | Command::ListCollection { list, .. } => list.allocation_length,
         Command::Query { allocation_length, .. }
         | Command::ReadMap { allocation_length, .. }
         | Command::ReadMapsAndCompare { allocation_length, .. } => allocation_length,
+        Command::PerformScsiCommand { cdb } => osd::performed_allocation_length(&cdb).into(),
         Command::SetMasterKey { allocation_length, .. } => allocation_length as u64,
         _ => 0,
     }

@@ -79,7 +79,7 @@ async fn cdbs_of_other_lengths_and_of_osd_1_are_refused() {
     osd_1[7] = 0xc0;
     osd_1[8..10].copy_from_slice(&[0x88, 0x05]);
     unit.expect(&osd_1, Vec::new(), unknown).await;
-    for action in [ServiceAction::SetMasterKey, ServiceAction::PerformScsiCommand] {
+    for action in [ServiceAction::SetMasterKey, ServiceAction::PerformTaskManagementFunction] {
         let mut unserved = cdb;
         unserved[8..10].copy_from_slice(&(action as u16).to_be_bytes());
         unit.expect(&unserved, Vec::new(), unknown).await;

@@ -44,7 +44,7 @@ async fn the_supported_operations_include_every_service_action() {
         .filter(|entry| entry[0] == 0x7f)
         .map(|entry| u16::from_be_bytes([entry[2], entry[3]]))
         .collect();
-    assert_eq!(actions.len(), ServiceAction::ALL.len() - 3);
+    assert_eq!(actions.len(), ServiceAction::ALL.len() - 2);
     assert!(actions.contains(&0x8885) && !actions.contains(&0x8899));
     let [high, low] = 0x8885u16.to_be_bytes();
     let one = [0xa3, 0x0c, 2, 0x7f, high, low, 0, 0, 1, 0xff, 0, 0];
@@ -111,4 +111,25 @@ async fn a_reservation_of_another_nexus_excludes_object_commands() {
     let read = OsdCdb::new(Command::Read { object: OBJECT, length: 0, start: 0 }).encode();
     let completion = bench.run(&read, Vec::new()).await;
     assert_eq!(completion.status, ScsiStatus::ReservationConflict);
+}
+
+#[tokio::test]
+async fn a_command_of_spc_in_a_command_returns_its_data_or_its_sense() {
+    let bench = Bench::new(SecurityMethod::NoSec).await;
+    let perform = async |inner: &[u8]| {
+        let mut cdb = [0; 16];
+        cdb[..inner.len()].copy_from_slice(inner);
+        let cdb = bench.cdb(Command::PerformScsiCommand { cdb }).encode();
+        bench.run(&cdb, Vec::new()).await
+    };
+    let inquiry = [0x12, 0, 0, 0, 36, 0];
+    let alone = data_in(bench.run(&inquiry, Vec::new()).await);
+    assert_eq!(alone.len(), 36);
+    assert_eq!(data_in(perform(&inquiry).await), alone);
+    assert!(data_in(perform(&[0; 6]).await).is_empty());
+    assert_eq!(codes(&perform(&[0x12, 1, 0xb2, 0, 36, 0]).await).map(|codes| codes.0), Some(0x24));
+    let mode_select = [0x55, 0x10, 0, 0, 0, 0, 0, 0, 8, 0];
+    assert_eq!(codes(&perform(&mode_select).await), Some((0x24, 0x00, Some(32))));
+    let reserve = [0x16, 0, 0, 0, 0, 0];
+    assert_eq!(codes(&perform(&reserve).await), Some((0x24, 0x00, Some(32))));
 }
