@@ -176,7 +176,7 @@ impl Node {
             return Err(Failure::new(format!(
                 "the volume {other} was or is being moved to the node as the unit of {target}, and a moved volume needs its own target"
             ))
-            .remedy("give one of the two targets another name where it is"));
+            .remedy("rename one of the two targets at the node that serves it"));
         }
         let units = settings.target.iter().flat_map(|target| &target.unit);
         let named = units.filter(|unit| unit.volume.is_some()).count();
