@@ -1,4 +1,6 @@
-//! Stable changes on the disk of the run's folder, beside single durable appends and files of ext4.
+//! Measures changes of objects that are stable when the object drive answers, with the drive on the disk of the run's
+//! folder. Compares them with stable appends to a file, one at a time, and with files created on ext4, on the same
+//! disk.
 
 use std::fs::{self, File};
 use std::io::Write;
