@@ -52,7 +52,7 @@ struct HeldSlots {
     id: u64,
     first: u64,
     end: u64,
-    /// The log may hold older records of these slots, so the call must write a record that voids them.
+    /// True if the log may hold older records of these slots. The call must then write a record that voids them;
     /// `CommitQueue::tombstones` counts this record.
     tombstone: bool,
 }
@@ -150,8 +150,8 @@ impl CacheCore {
         Ok((HeldSlots { shared: Arc::clone(self), id, first, end, tombstone }, turn))
     }
 
-    /// Waits until `check` returns an answer while no destage round can begin. After each unsuccessful check,
-    /// lets rounds begin again, since a round has to run before the log has room.
+    /// Waits until `check` returns an answer. No destage round begins during a check. Between two checks rounds may
+    /// begin, since the log may have no room until a round has run.
     async fn claim_in_turn<T>(
         &self,
         check: &mut impl FnMut(&mut CacheState) -> Option<Result<T, Error>>,
@@ -280,8 +280,8 @@ impl CacheCore {
             }
             tokio::task::yield_now().await;
         }
-        // Void the read tier after memory: a page that is evicted from memory meanwhile may be admitted to
-        // the tier.
+        // Remove the slots from the read tier only after they were removed from memory: a page that memory evicts in
+        // between may be admitted to the tier.
         self.void_tier(claim.first..claim.end).await;
     }
 

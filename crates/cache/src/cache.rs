@@ -35,7 +35,7 @@ use crate::{
 /// The cache needs a tokio runtime, in which [`Cache::run`] must be spawned: otherwise no data is destaged.
 pub struct Cache {
     shared: Arc<CacheCore>,
-    /// The log was exported, and must not be written any more.
+    /// True once the log was exported: it must not be written any more.
     exported: AtomicBool,
 }
 

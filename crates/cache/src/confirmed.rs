@@ -77,7 +77,8 @@ pub(crate) struct Confirming {
     noted: Mutex<ConfirmedWrites>,
     /// The boot within which `kept` is valid; see [`ConfirmedWrites::boot`].
     boot: Option<BootId>,
-    /// Acknowledged writes in the NVRAM survive the loss of power, so the claim's number may count them.
+    /// True if acknowledged writes in the NVRAM survive the loss of power. The confirmed number in the claim may then
+    /// count them.
     nvram_is_stable: bool,
 }
 

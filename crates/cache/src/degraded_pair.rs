@@ -19,7 +19,7 @@ pub(crate) struct PairWitness {
     pub witnessed: AtomicU64,
     /// The request to the storage node to continue without the partner, if one was prepared or sent.
     pub question: Mutex<Option<Question>>,
-    /// A clean stop has begun to release the claim: no claim may be requested any more.
+    /// True once a clean stop has begun to release the claim: no claim may be requested any more.
     pub is_over: AtomicBool,
     begun: Instant,
     /// Microseconds from `begun` until the partner may have taken over. See [`Self::renew`].

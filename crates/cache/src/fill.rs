@@ -34,7 +34,8 @@ impl CacheCore {
             false => (u64::from(used) * 100 / u64::from(most)).min(99),
         };
         let rates = state.log.gauge.rates(used, state.log.ring.pushed());
-        // While destage is stopped, take the rate of writes: the growth of the window may include destage.
+        // While destage is stopped, use the rate at which hosts write. The growth of the last minutes may be lower,
+        // because destage may have run in a part of them.
         let is_stopped = self.is_away(state)
             || state.lower.refuses.is_some()
             || state.destage.orders.hold().is_some();
@@ -44,7 +45,8 @@ impl CacheCore {
             let fills = growth * SLOT_BYTES as f64 >= 1.0 && seconds < LONGEST;
             fills.then(|| Duration::from_secs_f64(seconds))
         };
-        // The rate of one minute would show a short burst as the end of the log, unless the end is that near.
+        // Use the rate of the last minute only if the log would be full within ten minutes at that rate: otherwise a
+        // short burst of writes would look as if the log were about to be full.
         let soon = lasts_at(rates.minute).filter(|lasts| *lasts < TEN_MINUTES);
         let lasts = soon.or_else(|| lasts_at(rates.ten_minutes));
         LogFill { percent, lasts: if is_full { None } else { lasts } }

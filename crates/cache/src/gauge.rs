@@ -72,9 +72,9 @@ impl Sample {
 
 /// The short averaging window: several destage rounds fall into one minute, and each frees log blocks in a jump.
 const MINUTE: Duration = Duration::from_secs(60);
-/// The long window. A monitor warns of a log that lasts less than an hour: averaged over ten minutes, a burst
-/// shows as that only if it takes a sixth of the free log (or a tenth within a minute, which the short window
-/// shows).
+/// The long averaging window. A monitor warns if the log will be full in less than an hour. Averaged over ten minutes,
+/// a burst of writes causes this warning only if it fills a sixth of the free log. (With the short window, a tenth
+/// within a minute is enough.)
 pub(crate) const TEN_MINUTES: Duration = Duration::from_secs(600);
 /// A sample is kept only if this time has passed since the last one kept.
 const LEAST_APART: Duration = Duration::from_secs(1);

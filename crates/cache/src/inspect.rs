@@ -29,7 +29,7 @@ pub struct LogInfo {
     /// The number of times that the log was opened.
     pub generation: u64,
     pub clean: bool,
-    /// The data blocks in the log are encrypted.
+    /// True if the data blocks in the log are encrypted.
     pub encrypted: bool,
     /// Size of the log in blocks of 4096 bytes, superblocks included.
     pub log_blocks: u64,

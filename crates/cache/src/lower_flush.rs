@@ -11,7 +11,7 @@ use crate::{core::CacheCore, mutant::Mutant, state::CacheState};
 pub(crate) struct LowerVolumeTrouble {
     /// How long every call has failed with an error that may pass by itself, or has had no answer.
     pub away: Option<Duration>,
-    /// `away` is set only because an answer is missing: no call has failed. A slow flush looks like this.
+    /// True if `away` is set only because an answer is missing, and no call has failed. During a slow flush this is so.
     pub is_silent: bool,
     /// How long the lower volume has refused destage with an error that does not pass by itself.
     pub refuses: Option<Duration>,

@@ -4,35 +4,38 @@
 /// A fault that a test can switch on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mutant {
-    /// Destage sends pages from memory, although they may be newer than the content in the log.
+    /// Fault to detect: destage sends pages from memory, although they may be newer than the content in the log.
     DestageUnlogged,
-    /// A destage round ignores locks that bypassing calls hold on slots.
+    /// Fault to detect: a destage round ignores locks that bypassing calls hold on slots.
     RoundIgnoresClaims,
-    /// A bypassing call does not wait for older content that is on its way to the log or to the lower volume.
-    BypassDoesNotWait,
-    /// A bypassing write that covers a part of a slot does not first destage the dirty sectors of the other part.
-    BypassDropsTheRest,
-    /// The lower volume is not flushed after a bypassing discard.
-    BypassNotFlushed,
-    /// The flush after a bypassing discard succeeds although the flush of another call has lost something
-    /// since.
-    BypassIgnoresLosses,
-    /// No record voids the older log content of slots that a bypassing write or discard has changed.
-    BypassNotRecorded,
-    /// The log record that voids older content is written before the bypassing write is stable in the lower
+    /// Fault to detect: a bypassing call does not wait for older content that is on its way to the log or to the lower
     /// volume.
+    BypassDoesNotWait,
+    /// Fault to detect: a bypassing write that covers a part of a slot does not first destage the dirty sectors of the
+    /// other part.
+    BypassDropsTheRest,
+    /// Fault to detect: the lower volume is not flushed after a bypassing discard.
+    BypassNotFlushed,
+    /// Fault to detect: the flush after a bypassing discard succeeds although the flush of another call has lost
+    /// something since.
+    BypassIgnoresLosses,
+    /// Fault to detect: no record voids the older log content of slots that a bypassing write or discard has changed.
+    BypassNotRecorded,
+    /// Fault to detect: the log record that voids older content is written before the bypassing write is stable in the
+    /// lower volume.
     BypassRecordedFirst,
-    /// A bypassing write is acknowledged before the log record that voids older content is stable.
+    /// Fault to detect: a bypassing write is acknowledged before the log record that voids older content is stable.
     BypassAnsweredEarly,
-    /// A bypassing write may get into the same epoch of the lower volume as the writes of a destage round.
+    /// Fault to detect: a bypassing write may get into the same epoch of the lower volume as the writes of a destage
+    /// round.
     BypassTakesNoTurn,
-    /// Long discards bypass the log although the order is strict.
+    /// Fault to detect: long discards bypass the log although the order is strict.
     DiscardOvertakes,
-    /// A requested drain returns when the log has everything, and does not wait for the lower volume.
+    /// Fault to detect: a requested drain returns when the log has everything, and does not wait for the lower volume.
     DrainDoesNotWait,
-    /// A deliberate fault: a read returns data that is not stable yet.
+    /// Fault to detect: a read returns data that is not stable yet.
     ReadTellsEarly,
-    /// A deliberate fault: the read tier keeps its copies of overwritten blocks.
+    /// Fault to detect: the read tier keeps its copies of overwritten blocks.
     #[cfg(feature = "mutation")]
     TierKeepsOverwritten,
 }

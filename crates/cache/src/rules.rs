@@ -29,25 +29,26 @@ pub(crate) enum QueueOrder {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModeRules {
     pub acknowledged_at: AcknowledgedAt,
-    /// Writes go through the log. Otherwise they bypass it, and the log only drains the content that an
+    /// True if writes go through the log. If false, they bypass the log, and the log only destages the content that an
     /// earlier mode has left there.
     pub uses_log: bool,
-    /// An acknowledged write becomes stable with the next flush only.
+    /// True if an acknowledged write is not stable before the next flush.
     pub is_volatile: bool,
-    /// Only a flush ends an epoch: recovery discards all writes after the last flush. If false, each segment
-    /// may end an epoch.
+    /// True if only a flush ends an epoch: recovery then discards all writes after the last flush. If false, each
+    /// segment may end an epoch.
     pub epochs_end_by_flush: bool,
     pub queue_order: QueueOrder,
-    /// Each write is put into the NVRAM, and recovery needs the NVRAM.
+    /// True if each write is put into the NVRAM, and recovery needs the NVRAM.
     pub keeps_in_nvram: bool,
-    /// The content of the NVRAM is as stable as that of the log disk.
+    /// True if the content of the NVRAM is as stable as that of the log disk.
     pub nvram_is_stable: bool,
-    /// Acknowledged writes that are only in an NVRAM, or in the NVRAMs in front of a pair's log, survive the
+    /// True if acknowledged writes that are only in an NVRAM, or in the NVRAMs in front of a pair's log, survive the
     /// loss of power.
     pub keeps_over_power_loss: bool,
-    /// Data of a write that bypassed the log stays in memory.
+    /// True if data of a write that bypassed the log stays in memory.
     pub keeps_bypassed: bool,
-    /// The claim on the lower volume announces that this cache acknowledges writes which it has not sent there yet.
+    /// True if the claim on the lower volume announces that this cache acknowledges writes which it has not sent there
+    /// yet.
     pub writes_back: bool,
 }
 

@@ -19,11 +19,12 @@ pub(crate) struct Seals {
 }
 
 struct Book {
-    /// For each opening of the log, the number of its first segment and its encryption, oldest first.
+    /// One entry for each time that the log was opened, oldest first: the number of the first segment written since
+    /// that opening, and the cipher for the blocks from that segment on.
     openings: Vec<(u64, Arc<Sealer>)>,
-    /// The salt of the newest opening.
+    /// The random salt that was drawn when the log was last opened, and from which the newest cipher is derived.
     salt: Salt,
-    /// The tag of each block of the log. They take 0.4 % of the size of the log.
+    /// The authentication tag of each block of the log. The tags take memory of 0.4 % of the size of the log.
     tags: Vec<Tag>,
     /// For each block of the log, its position among the data blocks of its segment, counted from 1.
     ordinals: Vec<u8>,

@@ -135,14 +135,16 @@ pub struct Settings {
     pub index_segments: u32,
     /// The name of the owner in the claim on the lower volume, for people. Default `forebay`.
     pub owner: String,
-    /// Take the claim on the lower volume even if a copy of this log is in use. Default false.
+    /// True to take the claim on the lower volume even if a copy of this log is in use. Default false.
     pub takes_over: bool,
     /// The key with which log and NVRAM are encrypted. Default none. A log is formatted for one key or for
     /// none; its key changes when it is opened without dirty data.
     pub log_key: Option<LogKey>,
-    /// Other gateways write the lower volume as well as this one: all calls come through [`crate::Coherent`].
+    /// True if other gateways write the lower volume as well as this one: all calls then come through
+    /// [`crate::Coherent`].
     pub shares: bool,
-    /// Open a log although acknowledged data is missing from it, or although it is an older copy. Default false.
+    /// True to open a log although acknowledged data is missing from it, or although it is an older copy. Default
+    /// false.
     pub accept_loss: bool,
     /// The store for the confirmed numbers of the log. Default none: then only the claim keeps a number.
     pub confirmed_in: Option<ConfirmedIn>,

@@ -209,7 +209,7 @@ pub struct LowerStatistics {
     /// Milliseconds for which the lower volume has not answered, or has failed every call with an error that may
     /// pass by itself; `None` if it answers.
     pub away_ms: Option<u64>,
-    /// `away_ms` counts only the wait for an answer: no call has failed.
+    /// True if `away_ms` counts only the wait for an answer: no call has failed.
     pub is_silent: bool,
     /// Milliseconds for which the lower volume has refused destage with an error that does not pass by
     /// itself, for example because it has no space. Other calls may succeed meanwhile; only a completed round

@@ -40,7 +40,7 @@ struct SequentialStream {
     /// The reader's position when its speed was last measured, and the time. `None` until its second read:
     /// most single reads are random, and reading the clock takes a noticeable part of their time.
     marked: Option<(u64, Instant)>,
-    /// Since the speed of the reader was last measured, one of its reads had to wait for data.
+    /// True if one of the reader's reads had to wait for data since its speed was last measured.
     waited: bool,
     /// The value of `Streams::clock` at the last read.
     used: u64,
@@ -64,7 +64,7 @@ struct Trust {
 /// The result of [`Streams::note`], which looks for sequential reads.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Noted {
-    /// The read continues a known sequential stream.
+    /// True if the read continues a known sequential stream.
     pub continues: bool,
     /// The slots that the cache should read ahead after this read; `None` if it should not read ahead.
     pub ahead: Option<Range<u64>>,
@@ -340,7 +340,7 @@ mod tests {
     async fn a_window_grows_until_the_link_is_full_and_no_further() {
         let mut streams = Streams::default();
         streams.fetched_in(FETCH, MOST_PIECE);
-        // 1 Gbit/s: a slot in 33 us; 245 slots in the time of a fetch.
+        // A link of 1 Gbit/s transmits a slot in 33 us, and 245 slots in the time of a fetch.
         let link = Duration::from_micros(33);
         let each = |window: u64| ((FETCH / window.max(1) as u32).max(link), true);
         let window = read(&mut streams, 0..20_000, each).await;

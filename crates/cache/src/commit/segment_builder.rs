@@ -97,7 +97,7 @@ pub(crate) struct PublishedSegment {
     pub start: u32,
     pub wakers: Vec<Waker>,
     pub absorbed: u64,
-    /// No slot was dirty before this segment, so its data starts the age of the dirty data.
+    /// True if no slot was dirty before this segment: the age of the dirty data is then counted from this segment.
     pub first_dirty: bool,
 }
 

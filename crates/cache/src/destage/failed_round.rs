@@ -8,9 +8,9 @@ use crate::{core::CacheCore, slots::table::LogAddress};
 
 pub(crate) struct RoundFailure {
     pub error: Error,
-    /// The lower volume failed to make stable what the round had sent.
+    /// True if the lower volume failed to make stable what the round had sent.
     pub at_flush: bool,
-    /// Everything of the epoch that could be read from the log was sent, and is stable in the lower volume.
+    /// True if everything of the epoch that could be read from the log was sent, and is stable in the lower volume.
     pub is_sent: bool,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct FailedRounds {
     delay: Option<Duration>,
     /// The kinds of errors that events have reported since the last round that succeeded.
     told: Vec<Discriminant<Error>>,
-    /// The flush of the last round failed with [`Error::Device`].
+    /// True if the flush of the last round failed with [`Error::Device`].
     was_reset: bool,
     /// Slot and segment of each place that an event has named as unreadable since the last round that succeeded.
     named: HashSet<(u64, u64)>,

@@ -377,10 +377,11 @@ fn learn_limit(shared: &CacheCore) -> u64 {
     slots
 }
 
-/// Joins the oldest epoch behind segment `after` with later epochs, up to the weight of one epoch for the
-/// measured link. Epochs that were sealed before the link was measured are shorter than that, and the link is
-/// idle between two rounds. Joins none while a host waits for room in the log, because a short round frees
-/// room sooner.
+/// Joins epochs for the next destage round, because short rounds leave the link idle: the link carries no writes
+/// between two rounds, and epochs that were sealed before the speed of the link was known are short. The oldest epoch
+/// that ends after segment `after` is joined with the epochs that follow it, as long as the joint epoch needs no more
+/// destage writes than one epoch may need at the measured speed. Does nothing while a host waits for room in the log,
+/// because a short round frees room sooner.
 fn join_short(shared: &CacheCore, state: &mut CacheState, after: u64) {
     if state.destage.is_starving {
         return;

@@ -17,7 +17,7 @@ pub(super) type BufferId = [u8; 16];
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct LogBufferMark {
     pub buffer: BufferId,
-    /// The NVRAM may hold writes that the disk does not have.
+    /// True if the NVRAM may hold writes that the disk does not have.
     pub in_use: bool,
     /// The boot id of the machine when the gateway began to use the NVRAM; `None` if the NVRAM survives the
     /// loss of power.

@@ -48,7 +48,8 @@ pub struct NvramPromise {
 pub struct BufferLoss {
     /// A description of what happened to the NVRAM, for the log of events.
     pub reason: String,
-    /// The machine was rebooted, and the NVRAM was not declared to survive that.
+    /// True if the writes were lost because the machine was rebooted, and the NVRAM was not declared to survive a
+    /// reboot.
     pub is_declared: bool,
 }
 
@@ -105,16 +106,16 @@ struct LogBufferState {
     on_disk: u64,
     /// Every write up to this number was put into the NVRAM before the NVRAM failed.
     kept: u64,
-    /// The NVRAM has failed, and the mark on the disk records that all its writes are on the disk.
+    /// True if the NVRAM has failed, and the mark on the disk records that all its writes are on the disk.
     is_void: bool,
-    /// [`LogBuffer::close`] was called: writes are refused.
+    /// True once [`LogBuffer::close`] was called: all later writes are refused.
     is_closed: bool,
     /// The error of the last write to the disk. Cleared when a write succeeds; until then hosts wait for the
     /// disk.
     failure: Option<Error>,
     /// The number of writes to the disk that have failed.
     failures: u64,
-    /// The task that writes to the disk is running.
+    /// True if the task that writes to the disk is running.
     is_writing: bool,
 }
 

@@ -147,7 +147,7 @@ struct WindowRound {
     first_number: u64,
     bytes: u64,
     answers: u32,
-    /// A request had to wait during this round because the window was full.
+    /// True if a request had to wait during this round because the window was full.
     was_full: bool,
 }
 
@@ -155,7 +155,7 @@ struct WindowRequest {
     number: u64,
     sent: Instant,
     bytes: u64,
-    /// When this request was sent, no other request was in flight, except late ones.
+    /// True if no other request was in flight when this one was sent, except late ones.
     is_alone: bool,
     is_late: bool,
 }

@@ -19,7 +19,8 @@ pub(super) struct DiscardPlan {
     edges: [Option<(u64, u64)>; 2],
     /// The slots that the discard covers completely, `first .. end`; the range may be empty.
     slots: (u64, u64),
-    /// The discard has already changed data, so it must not return BUSY any more: the host would repeat it.
+    /// True if the discard has already changed data. It must not return BUSY then, because BUSY means that nothing was
+    /// changed.
     begun: bool,
 }
 

@@ -50,7 +50,7 @@ pub trait StableMemory: Send + 'static {
 /// survives a power failure if the file is [synced](MappedFile::synced) and its storage survives one.
 pub struct MappedFile {
     map: Mapping,
-    /// Each write is synced to the storage of the file.
+    /// True if each write is synced to the storage of the file.
     is_synced: bool,
     error: Arc<OnceLock<io::Error>>,
     /// The file stays open because this descriptor holds the file lock.

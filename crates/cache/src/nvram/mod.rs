@@ -25,11 +25,14 @@ use journal::{
     seal::{LogKey, Salt, SealedBlockId, Sealer, Which},
 };
 
-/// The buffer over a stable memory.
+/// Keeps acknowledged writes in an NVRAM, a memory that survives a restart or a power loss, until the log has them.
 ///
-/// Once the memory has failed, nothing more is written to it. The stable content is then what was written up
-/// to some moment, as after any crash: no whole header has data that is not stable, no version of a slot was
-/// freed before the newer one was stable, and a version whose release was not stored is older than the log's.
+/// If a write to the memory fails, the buffer writes nothing more to it. The memory then has the content of an earlier
+/// moment, as after a crash:
+///
+/// - Each slot with a complete header has complete data.
+/// - A slot with an older version of a block was freed only after the newer version was stable.
+/// - If the release of a slot was not stored, the slot holds an older version than the log.
 pub(crate) struct NvramBuffer {
     memory: Box<dyn StableMemory>,
     slots: u32,

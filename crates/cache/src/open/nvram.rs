@@ -41,7 +41,7 @@ pub(super) struct NvramChange {
     formats: bool,
     /// Slots whose writes the log does not need.
     pub released: Vec<u32>,
-    /// Overwrite the data of all slots.
+    /// True to overwrite the data of all slots of the NVRAM.
     pub clears_data: bool,
 }
 

@@ -38,7 +38,7 @@ pub struct PairTiming {
     /// After this time without an answer the partner counts as dead. A call to its leg that takes longer has
     /// failed.
     pub dead_after: Duration,
-    /// If both members are on standby, this member takes the unit over, and not its partner.
+    /// True if this member, and not its partner, takes the unit over when both members are on standby.
     pub is_first: bool,
 }
 

@@ -49,7 +49,7 @@ struct HasEnded(bool);
 #[derive(Clone, Debug)]
 pub struct PairMemberStatus {
     pub role: Role,
-    /// The partner has answered the last question.
+    /// True if the partner has answered the last question.
     pub partner_is_there: bool,
     /// The status of both legs, the local one first; only while the member is active.
     pub halves: Option<[MirrorLegStatus; 2]>,
@@ -71,7 +71,7 @@ struct PairMemberState {
     seen: PartnerObservation,
     active: Option<Active>,
     reason: Option<Arc<str>>,
-    /// An operator has requested a takeover or handover.
+    /// True if an operator has requested a takeover or handover.
     is_asked: bool,
 }
 
@@ -105,12 +105,12 @@ struct PartnerWatch {
     /// Both members have been on standby since this time.
     idle: Instant,
     before: PartnerObservation,
-    /// The label of the partner's leg says that the leg was not used alone.
+    /// True if the label of the partner's leg says that the leg was not used alone.
     is_as_it_was: bool,
     /// This member does not take over the unit before this time.
     rest_until: Instant,
-    /// The unit was handed over: take it back only if the partner has failed, or if both members have stood
-    /// by for ten times `dead_after`.
+    /// True if this member has handed the unit over to its partner. The member takes the unit back only if the partner
+    /// has failed, or if both members have stood by for ten times `dead_after`.
     handed_over: bool,
 }
 

@@ -30,9 +30,9 @@ pub struct Coherent {
 /// The state of the coherence tokens that a gateway holds for a shared volume.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct TokenStatistics {
-    /// The node has registered this gateway.
+    /// True if the node has registered this gateway.
     pub joined: bool,
-    /// The lease is valid, so ranges that are held for reading may be used.
+    /// True if the lease is valid: ranges that are held for reading may be used.
     pub leased: bool,
     pub shared: usize,
     pub exclusive: usize,
@@ -306,7 +306,8 @@ impl CoherentCore {
             state.waited += 1;
             state.waiting.insert(ticket, sender);
         }
-        // The use may have begun before `sender` was in `waiting`. An empty step of the state machine signals it then.
+        // The state machine may have begun this use of the range before `sender` was stored in `waiting`, and then has
+        // signalled nothing. Run an empty step of the state machine, which sends the signal.
         self.step(|_, _| ());
         match timeout_at(until, begun).await {
             Ok(Ok(())) => {

@@ -45,9 +45,9 @@ struct ReplacementNode<T> {
     /// Number of uses of the page that counted, at most [`MOST_USES`].
     uses: u8,
     is_main: bool,
-    /// The page was read ahead, and no host has read it yet.
+    /// True if the page was read ahead, and no host has read it yet.
     is_ahead: bool,
-    /// The page was read ahead, and not used again after the use that it was read for.
+    /// True if the page was read ahead, and was not used again after the first use, for which it was read.
     is_passing: bool,
 }
 
@@ -55,7 +55,7 @@ struct ReplacementNode<T> {
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct EvictedPage<T> {
     pub value: T,
-    /// The page was read ahead and used at most for that: there is no sign that it will be read again.
+    /// True if the page was read ahead and used at most once: nothing indicates that it will be read again.
     pub is_passing: bool,
 }
 

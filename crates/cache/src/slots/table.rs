@@ -60,13 +60,13 @@ pub(crate) struct SlotEntry {
     pub incarnation: u32,
     /// A bit for each sector of the page whose content is valid; 0 without a page.
     pub valid: u8,
-    /// The newest content is zeros, and the entry has no page.
+    /// True if the newest content is zeros, and the entry has no page.
     pub zero: bool,
-    /// The content waits for a segment.
+    /// True if the content waits for a segment.
     pub queued: bool,
-    /// The content is in the segment that is being written.
+    /// True if the content is in the segment that is being written.
     pub in_flight: bool,
-    /// The entry holds no slot, and its index is in `SlotTable::free`.
+    /// True if the entry holds no slot, and its index is in `SlotTable::free`.
     free: bool,
     frame: u32,
     dirty: DirtyNeighbours,
@@ -105,8 +105,8 @@ pub(crate) enum Came {
 pub(crate) struct Evicted {
     pub slot: u64,
     pub page: Bytes,
-    /// The page is clean and whole, and was not only read ahead and used once: it is worth keeping in the
-    /// read tier.
+    /// True if the page is clean and whole, and was not only read ahead and used once. Such a page is worth keeping in
+    /// the read tier.
     pub is_wanted: bool,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Commits {
     /// The newest write that the NVRAM holds, or held until the log had it. With NVRAMs in front of a pair's
     /// log, it is the newest write in the log.
     pub kept: u64,
-    /// NVRAMs are in front of the log disk. In this case only `CacheCore::log_on_disk` raises `logged`.
+    /// True if NVRAMs are in front of the log disk. Only `CacheCore::log_on_disk` raises `logged` then.
     pub log_is_buffered: bool,
     /// The error of a failing log disk. Writes up to this serial got the error.
     pub failure: Option<(u64, Error)>,

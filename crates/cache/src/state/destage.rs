@@ -14,7 +14,7 @@ pub(crate) struct DestageRound {
     pub sent_bytes: u64,
     /// Slots whose content cannot be read from the log.
     pub corrupt: Vec<(u64, LogAddress)>,
-    /// The flush of the previous round has failed. This round sends no more writes, and those that it has
+    /// True if the flush of the previous round has failed. This round then sends no more writes, and those that it has
     /// sent are rolled back.
     pub is_void: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) struct DestageState {
     pub round: Option<DestageRound>,
     /// The last segment of the round that is being flushed, if `round` is the next one.
     pub flushing: Option<u64>,
-    /// Calls are waiting for room in the log that only a destage round can make.
+    /// True if calls are waiting for room in the log that only a destage round can make.
     pub is_starving: bool,
     /// The condition that rounds are too large for an epoch of the lower volume.
     pub rounds_split: OngoingCondition,
@@ -47,7 +47,7 @@ pub(crate) struct DestageState {
     /// The flags that the claim on the lower volume carries: for each volume, whether the log has dirty data
     /// or is about to have it.
     pub dirty_flags: DirtyFlags,
-    /// The cache is being stopped: destage ends, and no new write is accepted.
+    /// True if the cache is being stopped: destage ends, and no new write is accepted.
     pub is_stopping: bool,
 }
 

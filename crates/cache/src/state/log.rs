@@ -11,9 +11,10 @@ use crate::gauge::LogFillGauge;
 /// file may still be read and written.
 pub(crate) struct LostLog {
     pub reason: Arc<str>,
-    /// Destage has sent everything that could be read from the log; a part of the log could not be read.
+    /// True once destage has sent everything that could be read from the log, although a part of the log could not be
+    /// read.
     pub all_sent: bool,
-    /// An event has reported that the lower volume now holds all data which the lost log held.
+    /// True once an event has reported that the lower volume now holds all data which the lost log held.
     pub is_reported: bool,
     /// Slots that are clean although the log still has records of them. A write that bypasses the log would
     /// have to void these records, which a lost log cannot store, so such a write is refused. At most one per

@@ -11,7 +11,7 @@ pub(crate) struct LowerState {
     /// The time since which the lower volume has refused destage rounds, and its error. Only a completed
     /// round clears this field, since other calls may succeed meanwhile.
     pub refuses: Option<(Instant, Error)>,
-    /// The lower volume may hold writes that no flush has made stable.
+    /// True if the lower volume may hold writes that no flush has made stable.
     pub is_unflushed: bool,
 }
 

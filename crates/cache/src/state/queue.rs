@@ -63,7 +63,7 @@ pub(crate) struct EpochEnds {
     pub last_turn: u32,
     /// Serial of the epoch end that was queued last.
     pub last_serial: u64,
-    /// A write was queued since the newest end, so the next flush has to end an epoch.
+    /// True if a write was queued since the newest end of an epoch, so that the next flush has to end an epoch.
     pub is_due: bool,
 }
 
@@ -90,11 +90,11 @@ pub(crate) struct CommitQueue {
     pub in_flight: Vec<(u64, u32)>,
     /// Number of slots in the segment that is being written.
     pub in_flight_slots: usize,
-    /// A driver task is writing segments.
+    /// True if a driver task is writing segments.
     pub is_writing: bool,
-    /// No segment may be begun, because the layout of the ring is being changed.
+    /// True if no segment may be begun, because the layout of the ring is being changed.
     pub is_frozen: bool,
-    /// The log is being closed or is closed: no entry may be queued any more.
+    /// True if the log is being closed or is closed: no entry may be queued any more.
     pub is_closed: bool,
 }
 

@@ -25,6 +25,6 @@ pub(crate) struct WriteRoom {
     /// The writes with a reservation that wait for their next step, each with the slots that it
     /// wants.
     pub step_line: WaitLine,
-    /// A rollback to the last flush is running: new writes wait.
+    /// True if a rollback to the last flush is running: new writes wait.
     pub is_rolling_back: bool,
 }

@@ -16,7 +16,7 @@ use crate::slots::sectors::SLOT_BYTES;
 pub(crate) struct TierLabel {
     /// The log whose cache uses the disk.
     pub instance: InstanceId,
-    /// The data on a disk with this label is encrypted.
+    /// True if the data on a disk with this label is encrypted.
     pub is_sealed: bool,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Tiered {
     counts: TierCounts,
     /// Signalled when a segment is full and must be written to the disk.
     pub wake: Arc<Notify>,
-    /// A test has switched on `Mutant::TierKeepsOverwritten`.
+    /// True if a test has switched on `Mutant::TierKeepsOverwritten`.
     #[cfg(feature = "mutation")]
     pub is_mutated: bool,
 }

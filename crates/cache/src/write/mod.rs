@@ -74,7 +74,7 @@ pub(crate) struct HostWrite {
     /// The data to write: whole sectors of 512 bytes.
     pub data: Data,
     pub durability: Durability,
-    /// The host's call has already changed other sectors. See [`WantedRoom::has_begun`].
+    /// True if the host's call has already changed other sectors. See [`WantedRoom::has_begun`].
     pub has_begun: bool,
 }
 

@@ -31,10 +31,11 @@ pub(crate) struct WantedRoom {
     pub slots: usize,
     /// Number of bytes of host data that the call holds in memory while it waits.
     pub bytes: usize,
-    /// The call writes zeros. These take no data blocks of the log, so the log's size does not limit how many
-    /// entries they add to the slot table.
+    /// True if the call writes zeros. Zeros take no data blocks of the log, so the size of the log does not limit how
+    /// many entries the call adds to the slot table.
     pub is_zeros: bool,
-    /// The call has already changed some blocks: it must not end in BUSY, so it waits longer.
+    /// True if the call has already changed some blocks. The call must not end in BUSY then, so it waits longer for
+    /// room.
     pub has_begun: bool,
 }
 

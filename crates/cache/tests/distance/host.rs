@@ -23,8 +23,8 @@ const FILES: u64 = SET_BLOCKS / FILE_BLOCKS;
 /// Time that the program itself needs for a transaction.
 const THOUGHT: Duration = Duration::from_millis(1);
 
-/// Number of transactions before the measurement, which bring the caches into their usual state,
-/// and number of measured transactions.
+/// The number of transactions before the measurement, which bring the caches into their usual state. As many
+/// transactions ([`COUNTED`]) are then measured.
 const BEFORE: u32 = 2000;
 const COUNTED: u32 = 2000;
 

@@ -69,7 +69,7 @@ async fn recovery_does_not_read_segments_that_the_index_describes() {
 async fn an_index_frame_is_freed_with_the_segments_that_it_describes() {
     let gateway = killed().await;
     let cache = gateway.start().await;
-    // Write many times the capacity of the index. Drain each time, so that the tail of the log follows.
+    // Write many times the capacity of the index. Drain each time, so that the tail of the log advances.
     for round in 0..20u8 {
         for slot in 0..10 {
             write(&cache, slot * 8, round + slot as u8, 8).await.unwrap();

@@ -183,8 +183,8 @@ async fn a_log_is_not_exported_while_it_may_still_be_written() {
     gateway.far.set_delay(MINUTE);
     let cache = gateway.start().await;
     write(&cache, 0, 1, 8).await.unwrap();
-    // The long discard below bypasses the log. Only when the far volume has answered does it void the slots in
-    // the log.
+    // The long discard below bypasses the log. The cache voids the slots in the log only after the far volume has
+    // answered the discard.
     let long = Extent { lba: Lba(0), blocks: 32768 };
     let discarding = tokio::spawn({
         let cache = cache.clone();

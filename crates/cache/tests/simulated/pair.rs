@@ -199,7 +199,8 @@ async fn check(world: &World, model: &Mutex<Model>) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs one history. Returns the number of acknowledged writes and the number of openings that acknowledged them.
+/// Runs one random history of writes and faults. Returns the number of acknowledged writes and the number of openings
+/// that acknowledged them.
 async fn history(seed: u64, wrong: Wrong, nvram: Nvram) -> Result<(u64, u64), String> {
     let mut rng = Rng::new(seed);
     let world = World::with_nvram(seed, wrong, nvram);

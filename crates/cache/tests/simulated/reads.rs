@@ -56,7 +56,8 @@ async fn a_fetch_does_not_bring_back_data_that_was_overwritten_meanwhile() {
     let cache = gateway.open().await;
     let (old, written) = tokio::join!(read(&cache, 0, 8), write(&cache, 0, 8, 8));
     written.unwrap();
-    // The write and the first read were in progress at once, so the old value would be right for it, too.
+    // The write and the first read were in progress at once, so the old value would be a correct result of this read,
+    // too.
     assert_eq!(old.unwrap(), [8; 8]);
     assert_eq!(read(&cache, 0, 8).await.unwrap(), [8; 8]);
 }

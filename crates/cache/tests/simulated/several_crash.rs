@@ -50,7 +50,8 @@ struct Trial {
     delay: Duration,
     /// A node that is unreachable for a long time: its index, the time when this begins, and its duration.
     away: Option<(usize, Duration, Duration)>,
-    /// True: a separate cache and log for each volume, which the test must detect as worse.
+    /// True to use a separate cache and log for each volume. The nodes together then hold no consistent prefix, which
+    /// the test must detect.
     apart: bool,
 }
 

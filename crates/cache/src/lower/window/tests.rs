@@ -37,7 +37,7 @@ struct Simulation {
     /// the longer path.
     last_comes: f64,
     senders: Vec<Sender>,
-    /// Hosts send short requests all the time, and the senders keep to [`Window::longest_request`].
+    /// True if hosts send short requests all the time, and the senders keep to [`Window::longest_request`].
     is_considerate: bool,
     /// The mean queueing delay in the last run, in seconds.
     mean_queue: f64,

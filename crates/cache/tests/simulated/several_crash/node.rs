@@ -24,9 +24,9 @@ pub struct Node {
     /// The changes since the last flush; a change without bytes writes zeros.
     staged: Mutex<Vec<(Extent, Option<Data>)>>,
     atomic: bool,
-    /// The node has lost its staged writes, and no call has reported the loss yet.
+    /// True if the node has lost its staged writes, and no call has reported the loss yet.
     lost: AtomicBool,
-    /// The gateway has not sent the lost or rolled back writes again yet.
+    /// True if the gateway has not sent the lost or rolled back writes again yet.
     behind: AtomicBool,
     pub away: AtomicBool,
     delay: Duration,

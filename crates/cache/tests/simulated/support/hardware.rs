@@ -24,19 +24,19 @@ use super::tier::Rotting;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mutation {
     None,
-    /// The log disk acknowledges stable writes that are not stable.
+    /// Fault to detect: the log disk acknowledges stable writes that are not stable.
     LogNotStable,
-    /// The lower volume acknowledges flushes and stable writes that are not stable, as if the tail of the log
-    /// were moved before the flush.
+    /// Fault to detect: the lower volume acknowledges flushes and stable writes that are not stable, as if the tail of
+    /// the log were moved before the flush.
     LowerNotFlushed,
     /// Fault to detect: the superblock is written without waiting until it is stable.
     SuperblockNotStable,
     /// Fault to detect: when a cache is opened, the log is not flushed before new segments follow.
     OpeningNotFlushed,
-    /// The frames of the log's index are written without waiting for them to be stable.
+    /// Fault to detect: the frames of the log's index are written without waiting for them to be stable.
     IndexNotStable,
     RoundNotFlushed,
-    /// A discard that bypassed the log is not flushed.
+    /// Fault to detect: a discard that bypassed the log is not flushed.
     DiscardNotFlushed,
     /// Fault to detect: a write that bypasses the log is acknowledged before it is stable.
     BypassNotStable,
@@ -433,7 +433,7 @@ struct Remote {
     disk: Arc<CrashVolume>,
     delay: Duration,
     mutation: Mutation,
-    /// A discard was sent since the last flush, so the next flush is that of the discard.
+    /// True if a discard was sent since the last flush: the next flush is that of the discard.
     discarded: AtomicBool,
     calls: AtomicU64,
     observer: Option<Observer>,

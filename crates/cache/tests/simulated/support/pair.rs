@@ -29,17 +29,19 @@ use far_volume::Far;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wrong {
     Nothing,
-    /// A gateway that continues alone does not ask the node, and assumes that it may.
+    /// Fault to detect: a gateway that loses its partner continues alone without asking the node.
     NoWitness,
     /// Fault to detect: the node grants every claim, whichever log opening had the last one.
     EveryClaimGranted,
-    /// A write from an earlier session with the partner's leg is performed although a new session has begun.
+    /// Fault to detect: a write from an earlier session with the partner's leg is performed although a new session has
+    /// begun.
     LateWrites,
-    /// The node's answer to one claim is accepted as the answer to a later claim.
+    /// Fault to detect: the node's answer to one claim is accepted as the answer to a later claim.
     StrayAnswers,
-    /// The loss of the NVRAM is not recorded in the label of the leg.
+    /// Fault to detect: the loss of the NVRAM is not recorded in the label of the leg.
     LossNotNoted,
-    /// A session with a leg stays valid although the gateway of the leg has opened it or was restarted.
+    /// Fault to detect: a session with a leg stays valid although the gateway of the leg has opened it or was
+    /// restarted.
     SessionGoesOn,
 }
 
@@ -52,7 +54,6 @@ pub enum Nvram {
     SurvivesProcess,
 }
 
-/// One of the three links between the two gateways and the node.
 /// One of the three links between the two gateways and the node.
 #[derive(Clone, Copy, Debug)]
 pub enum Wire {

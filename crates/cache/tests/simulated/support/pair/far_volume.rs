@@ -30,7 +30,7 @@ pub(super) struct Far {
 pub(super) struct Asked {
     claim: Arc<Claim>,
     holding: Holding,
-    /// The node has granted the claim, and the gateway has not received the answer yet.
+    /// True if the node has granted the claim, and the gateway has not received the answer yet.
     is_on_its_way: bool,
 }
 
