@@ -29,10 +29,10 @@ pub struct Terms {
 /// The state of a gateway that shares the volume, as the node's status report shows it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SharingMemberStatus {
-    /// No message of the member has arrived for the time of a lease.
+    /// True if no message of the member has arrived for the time of a lease.
     pub is_silent: bool,
-    /// The member held tokens before the node started and has not joined since. The node grants no tokens to any
-    /// member until then.
+    /// True if the member held tokens before the node started and has not joined since. Until it joins, the node grants
+    /// no tokens to any member.
     pub is_awaited: bool,
     /// Number of ranges for which the member holds a shared token.
     pub shared: usize,
@@ -82,8 +82,8 @@ struct MemberState {
     /// The highest number of a Join message in this session of the gateway.
     joined: u64,
     last_message: Millis,
-    /// The operator has expelled the member, and it has not joined again. Messages of a new session do not extend the
-    /// time for which its tokens are valid.
+    /// True if the operator has expelled the member, and the member has not joined again. Messages of a new session
+    /// then do not extend the time for which its tokens are valid.
     is_expelled: bool,
     tokens: usize,
     waits: usize,

@@ -8,7 +8,7 @@ pub(crate) struct HolderLease {
     length: Millis,
     /// The time at which the lease ends. Shared tokens may be used until then.
     until: Millis,
-    /// The lease was valid at the last check.
+    /// True if the lease was valid at the last check.
     was_valid: bool,
 }
 

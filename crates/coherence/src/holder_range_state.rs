@@ -18,9 +18,9 @@ pub struct CoherenceTicket(pub u64);
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Cleaning {
     pub range: CoherenceRange,
-    /// Dirty data of the range may exist, and must be destaged.
+    /// True if dirty data of the range may exist, and must be destaged.
     pub writes_back: bool,
-    /// Clean cached data of the range stays valid.
+    /// True if clean cached data of the range stays valid.
     pub keeps: bool,
 }
 

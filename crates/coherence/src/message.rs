@@ -28,7 +28,7 @@ pub enum CoherenceRequest {
         life: u64,
         range: CoherenceRange,
         grant: Grant,
-        /// The gateway keeps a shared token for the range.
+        /// True if the gateway keeps a shared token for the range.
         keeps: bool,
     },
     /// Asks the node to renew the lease.
@@ -70,7 +70,7 @@ pub enum CoherenceReply {
         life: u64,
         range: CoherenceRange,
         grant: Grant,
-        /// The gateway may keep a shared token.
+        /// True if the gateway may keep a shared token.
         keeps: bool,
     },
     /// The node's answer to [`CoherenceRequest::Release`].
@@ -78,8 +78,9 @@ pub enum CoherenceReply {
         life: u64,
         range: CoherenceRange,
         grant: Grant,
-        /// The gateway keeps a shared token: it has asked for that, and the grant was still valid. The field tells
-        /// two answers apart: a gateway may first keep a shared token and later release the same grant completely.
+        /// True if the gateway keeps a shared token: it has asked for that, and the grant was still valid. The field
+        /// tells two answers apart: a gateway may first keep a shared token and later release the same grant
+        /// completely.
         keeps: bool,
     },
     /// The node's answer to [`CoherenceRequest::Renew`].

@@ -34,7 +34,7 @@ fn talk(holder: &mut Holder, node: &mut Grantor, member: SharingMember, now: Mil
     }
 }
 
-/// Joins as a member for which the test builds the messages itself. Returns the number of its life.
+/// Joins as a member whose messages the test makes itself. Returns the number of the membership (life) that begins.
 fn join(node: &mut Grantor, member: SharingMember, named: &[CoherenceRange], now: Millis) -> u64 {
     node.handle(member, CoherenceRequest::Join { number: 1, exclusive: named.to_vec() }, now);
     let joined = answers(node, member);

@@ -87,8 +87,8 @@ struct Use {
     token: CoherenceToken,
     /// The ticket for which the use waits; `None` when the use has begun.
     waits: Option<CoherenceTicket>,
-    /// Number of the newest acknowledged write when the use began. A read that returns an older
-    /// write is stale.
+    /// The number of the newest acknowledged write when the gateway began to use the range. A read that returns an
+    /// older write is stale.
     at_least: u8,
 }
 
