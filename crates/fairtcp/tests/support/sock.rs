@@ -72,7 +72,7 @@ pub struct Follower {
     /// The time at which packet conservation began; zero if packets are not conserved. It ends when a segment is
     /// acknowledged that was sent after this time.
     pub conserves_from: u64,
-    /// The delivery rate of this member that was measured last.
+    /// The newest measured delivery rate of this connection, in segments per microsecond times 2^24.
     pub rate: u64,
 }
 

@@ -15,11 +15,11 @@ pub(super) const INTERVAL: BpfMemoryOperand = R10.double(-80);
 pub(super) const LIMITED: BpfMemoryOperand = R10.double(-88);
 /// The number of members with data to send, at least 1.
 pub(super) const SHARERS: BpfMemoryOperand = R10.double(-96);
-/// The segments that a member may have in flight in addition to its part of the path's capacity.
+/// The number of segments that a member may have in flight in addition to its part of what the path holds.
 pub(super) const QUANTA: BpfMemoryOperand = R10.double(-104);
-/// Number of segments in flight of all members together, before this acknowledgment.
+/// The number of segments that all members of the ensemble together had in flight before this acknowledgment.
 pub(super) const BEFORE: BpfMemoryOperand = R10.double(-112);
-/// Number of segments in flight of this member, after this acknowledgment.
+/// The number of segments that this member, the connection that received the acknowledgment, has in flight after it.
 pub(super) const OWN: BpfMemoryOperand = R10.double(-120);
 /// 1 if the minimum round trip time has expired, otherwise 0.
 pub(super) const IS_OLD: BpfMemoryOperand = R10.double(-128);
