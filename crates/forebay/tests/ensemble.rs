@@ -41,7 +41,7 @@ async fn four_connections_share_one_path_model_and_both_ends_report_it() {
     write_all(&volume).await;
     read_all(&volume).await;
 
-    // The model keeps a rate for ten round trips, so look for it while commands are in flight.
+    // The model keeps a delivery rate for only ten round trips, so read it while commands are in flight.
     let its = volume.clone();
     let writes = tokio::spawn(async move {
         loop {

@@ -18,7 +18,8 @@ use lab::{Host, LabSite, LabStage, Scene as _, Setting};
 use serde_json::Value;
 use support::{forebay, stderr};
 
-/// Two quick points take some seconds with setup and cleanup, and several times as much on a busy machine.
+/// Time limit of a run. To measure two quick points takes some seconds with setup and cleanup, and several times as
+/// much on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn is_possible() -> bool {

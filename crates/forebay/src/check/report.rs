@@ -11,7 +11,7 @@ pub struct SettingsCheckReport {
     wrong: usize,
     /// The process that answers on the control socket of these settings.
     pub running: Option<u32>,
-    /// The results are printed as JSON at the end.
+    /// True if the results are printed as JSON at the end.
     pub json: bool,
     checks: Vec<Value>,
     pub drives: Vec<Value>,

@@ -169,7 +169,8 @@ async fn a_killed_gateway_recovers_both_volumes_and_a_lost_node_does_not_block_h
     let version = counted(&*counter, &*data).await;
     assert!(version >= answered.load(Ordering::SeqCst));
 
-    // The data node is lost: the other volume is served, and both volumes accept writes.
+    // The node of the data volume is lost. The counter's volume is still served, and the gateway accepts writes to
+    // both.
     site.data.kill();
     for version in 1..50 {
         write(&*data, 600, version).await.expect("the log takes it");
@@ -332,7 +333,7 @@ async fn a_volume_lost_for_good_is_removed_from_the_log_and_the_other_stays_serv
 }
 
 /// A reload does not open units of a common cache that the start has refused. Neither the message of the refusal nor
-/// the output of the reload may claim that it does.
+/// the output of the reload may claim that a reload opens them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_says_which_units_of_a_common_cache_are_still_not_served() {
     let place = Place::new();
@@ -416,7 +417,7 @@ async fn slices_of_files_that_grow_are_the_same_volumes_to_their_log() {
     assert_eq!(read(&*second, 3000).await.expect("read"), content(3000, 8));
 }
 
-/// A log with the data of two volumes is restored from a copy of the same run.
+/// A log with the data of two volumes is replaced by an older copy of itself. The older copy must not be served.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_common_log_that_was_put_back_from_a_copy_serves_neither_volume() {
     let mut site = Site::new();

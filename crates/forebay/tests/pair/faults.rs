@@ -209,7 +209,8 @@ async fn with_a_node_restored_from_an_older_backup_neither_partner_serves_by_its
     // The gateway with all data notices that the node's record is older, and reports both generations.
     scene.start(1);
     scene.until_refused(1, &["as generation 2", "was generation 4"]).await;
-    // With this older record, the node would admit the other gateway, but the leg of that gateway is older.
+    // By its restored record, the node would admit gateway 0. But gateway 0 was killed before the last writes, so its
+    // mirror leg of the log is older than that of gateway 1 and must not be served.
     scene.start(0);
     scene.until_refused(0, &["of epoch 2", "in epoch 3"]).await;
     assert_eq!(scene.role(1), "standby");

@@ -57,7 +57,8 @@ async fn put_back(
 
 const IMMEDIATE: &str = "report = 'immediate'\nnvram = 'a.nvram'";
 
-/// Log and NVRAM of one opening are restored together, so nothing in them shows that they are old.
+/// The copies of log and NVRAM that are put back were made after the log had been opened for the last time, so nothing
+/// in them shows that they are old.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_of_log_and_nvram_is_refused_by_the_claim_at_the_node() {
     for (more, files) in [
