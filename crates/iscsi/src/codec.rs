@@ -13,9 +13,9 @@ use crate::{Bhs, DataSegment, Pdu};
 /// Which parts of the PDUs of a connection have a CRC32C digest, in both directions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Digests {
-    /// CRC32C over basic header and additional header segments.
+    /// True if a CRC32C digest covers the basic header and the additional header segments.
     pub header: bool,
-    /// The data segment with its padding has a CRC32C digest.
+    /// True if the data segment with its padding has a CRC32C digest.
     pub data: bool,
 }
 
@@ -114,8 +114,8 @@ pub(crate) const LARGE: usize = 16 * 1024;
 /// The number of bytes that are read beyond a large data segment. The next PDU's header then
 /// arrives with the same system call.
 const TAIL: usize = 512;
-/// The most bytes of a read for the next header, after a large PDU. The next data segment is read
-/// into a buffer of its own, and a part of it that arrives in the shared buffer must be copied.
+/// The most bytes that the first read after a large PDU requests. The next data segment may be large, too: a part of it
+/// that a longer read puts into the shared buffer would have to be copied.
 const AFTER_LARGE: usize = 4096;
 /// The least space in bytes that each read offers the socket, unless the whole buffer is smaller.
 /// With 16 KiB, a target served half as many small writes per second as with 32 KiB or more.
@@ -377,8 +377,8 @@ pub struct PduOutput {
 
 #[derive(Debug)]
 enum PduOutputChunk {
-    /// The next n bytes of the arena. Adjacent chunks are merged, so that ten write responses need
-    /// only one slice.
+    /// This number of bytes of the arena, which follow the bytes of the chunk before. Adjacent chunks are merged, so
+    /// that ten write responses need only one slice.
     Arena(usize),
     Payload(Bytes),
 }

@@ -57,7 +57,7 @@ pub struct NegotiationOffer {
     pub compression: Vec<Compression>,
     /// The most connections in the session, 1 to 65535.
     pub max_connections: u16,
-    /// Require an R2T before all Data-Out.
+    /// True to require an R2T before all Data-Out.
     pub initial_r2t: bool,
     pub immediate_data: bool,
     /// The longest data segment that this end accepts, 512 to 2^24 - 1 bytes.
@@ -157,7 +157,7 @@ pub struct Parameters {
     /// The compression of full feature phase, used in both directions; `None` for no compression.
     pub compression: Option<Compression>,
     pub max_connections: u16,
-    /// All Data-Out needs an R2T first.
+    /// True if the target must send an R2T before all Data-Out.
     pub initial_r2t: bool,
     pub immediate_data: bool,
     /// The longest data segment in bytes that *this end* accepts.

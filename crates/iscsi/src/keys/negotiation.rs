@@ -204,8 +204,8 @@ impl Negotiation {
         Some(selected)
     }
 
-    /// Returns the values of a list key that this end supports. If we propose the list, it has this
-    /// order; if the peer proposes, the order of its list counts.
+    /// Returns the values of a list key that this end supports: in our order of preference if we propose the list, in
+    /// the order of the peer's list if the peer proposes it.
     fn values(&self, key: TextKey) -> Vec<&'static str> {
         match key {
             TextKey::HeaderDigest => self.offer.header_digest.values().to_vec(),
@@ -556,8 +556,8 @@ impl NegotiationAnswers {
 }
 
 impl DigestPolicy {
-    /// Returns the values of a digest key that this policy permits. If we propose the list, it has
-    /// this order; if the peer proposes, the order of its list counts.
+    /// Returns the values of a digest key that this policy permits: in this order if we propose the list, in the order
+    /// of the peer's list if the peer proposes it.
     fn values(self) -> &'static [&'static str] {
         match self {
             Self::Off => &[NONE],

@@ -23,7 +23,7 @@ pub enum LogoutResult {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LogoutRequest {
-    /// The target delivers the request at once, outside the CmdSN order.
+    /// True if the target delivers the request at once, outside the CmdSN order.
     pub immediate: bool,
     /// `Err` holds a value that the standard does not define.
     pub reason: Result<LogoutReason, u8>,

@@ -10,7 +10,7 @@ use crate::Serial;
 /// A ping from the initiator (`itt` is set), or its answer to a ping (`ttt` is set).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct NopOut {
-    /// The target delivers the PDU at once, outside the CmdSN order.
+    /// True if the target delivers the PDU at once, outside the CmdSN order.
     pub immediate: bool,
     /// The LUN of the NOP-In to which this NOP-Out is the answer.
     pub lun: Lun,

@@ -34,7 +34,7 @@ pub enum TaskFunctionResult {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TaskRequest {
-    /// The target delivers the request at once, outside the CmdSN order.
+    /// True if the target delivers the request at once, outside the CmdSN order.
     pub immediate: bool,
     /// `Err` holds a value that the standard does not define.
     pub function: Result<TaskFunction, u8>,

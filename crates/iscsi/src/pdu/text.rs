@@ -9,7 +9,7 @@ use crate::Serial;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TextRequest {
-    /// The target delivers the request at once, outside the CmdSN order.
+    /// True if the target delivers the request at once, outside the CmdSN order.
     pub immediate: bool,
     /// F: the initiator has no more text to send.
     pub is_final: bool,

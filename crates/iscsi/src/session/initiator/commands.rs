@@ -155,8 +155,8 @@ impl SessionCommands {
         self.queue.pop_front().map(NextCommand::New)
     }
 
-    /// Divides the tasks of a failed connection in two. Returns those that the target has received,
-    /// in the order of submission. Queues the others in `again`, to be sent again.
+    /// Divides the tasks of a failed connection into two groups. Returns those that the target has received, in the
+    /// order of submission. Queues the others in `again`, to be sent again.
     pub(super) fn split_lost(&mut self, cid: Cid) -> Vec<Itt> {
         let expected = self.window.exp_cmd_sn();
         let mut known = Vec::new();

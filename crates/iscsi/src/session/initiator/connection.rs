@@ -50,8 +50,8 @@ pub(super) struct InitiatorConnection {
 pub(super) struct TargetLiveness {
     /// When a PDU was last received.
     pub(super) last_message: Instant,
-    /// When bytes that an answer to a ping must wait for were last transferred, in either
-    /// direction; see `note_carried`.
+    /// The time at which bytes in front of the answer to a ping were last transferred, in either direction; see
+    /// `note_carried`.
     pub(super) carried: Instant,
     /// The ping whose answer has not arrived.
     pub(super) ping: Option<Ping>,
@@ -120,8 +120,8 @@ pub(super) struct TextExchange {
     pub(super) itt: Itt,
     pub(super) answer: BytesMut,
     pub(super) deadline: Instant,
-    /// True if the application has started the exchange and waits for its result; false if the
-    /// target has requested it.
+    /// True if the application has started this text exchange and waits for its result; false if the target has
+    /// requested it.
     pub(super) wanted: bool,
 }
 

@@ -29,8 +29,8 @@ use crate::{
     pdu::{LogoutReason, LogoutResponse, LogoutResult},
 };
 
-/// The most tasks that are requested at the same time on each connection. A target must accept only
-/// one immediate request, and rejects more; our target accepts 16.
+/// The most TASK REASSIGN requests in flight on each connection. They are immediate requests: a target need accept only
+/// one at a time, and rejects more; our target accepts 16.
 const REASSIGNS: usize = 8;
 
 /// The most logouts for one failed connection, each with the time-out of a task management

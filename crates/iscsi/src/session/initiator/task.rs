@@ -117,9 +117,9 @@ pub(super) struct InitiatorTask {
     /// has ended it.
     pub(super) returns: bool,
     pub(super) gather: DataInGather,
-    /// The R2TSN that the next R2T must have; `None` after a TASK REASSIGN, since the target may
-    /// then continue with any number. The R2Ts of a bidirectional command are numbered together
-    /// with its Data-In, so `gather` has their number, and this is only `Some` or `None`.
+    /// The R2TSN that the next R2T must have; `None` after a TASK REASSIGN, since the target may then continue with any
+    /// number. The R2Ts of a bidirectional command are numbered together with its Data-In, so the number for them is in
+    /// `gather`, and only whether this field is `None` counts.
     r2t_sn: Option<u32>,
     /// The offset at which the next R2T must begin. The target requests each byte once and in order
     /// (DataSequenceInOrder=Yes).

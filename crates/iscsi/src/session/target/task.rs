@@ -155,8 +155,8 @@ pub(super) struct IncomingWrite {
     pub(super) charge: Charge,
     /// The time when the write arrived, was admitted or requested data, whichever was last.
     pub(super) begun: Instant,
-    /// Measures the time without progress. `arrived` counts the bytes since it started; at
-    /// [`PROGRESS`](super::waiting::PROGRESS) bytes both start again.
+    /// Measures the time without progress. `arrived` counts the bytes since this measurement started. At
+    /// [`PROGRESS`](super::waiting::PROGRESS) bytes the count and the measurement start again.
     pub(super) stall: Stall,
     pub(super) arrived: u32,
 }
