@@ -25,9 +25,9 @@ pub struct LogIndexFrames {
     written: VecDeque<u64>,
     /// The oldest frame that the superblock on the disk refers to.
     tail: u64,
-    /// A driver task is writing frames.
+    /// True if a driver task is writing frames.
     writing: bool,
-    /// No frame may be written, since the index is about to move.
+    /// True if no frame may be written, since the index is about to move.
     held: bool,
 }
 

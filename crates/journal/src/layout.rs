@@ -24,8 +24,8 @@ impl Zone {
 pub struct SegmentLayout {
     /// Number of the first segment that was or will be written in this layout.
     pub first: u64,
-    /// The block where segment `first` begins. If too few blocks are left behind it in its zone, the segment
-    /// begins at the first block of the next zone.
+    /// The block at which segment `first` begins, if the zone has room for the longest segment from there on. Otherwise
+    /// the segment begins at the first block of the next zone.
     pub start: u32,
     /// The zones in the order in which they are written; the first follows the last. Each has room for the
     /// longest segment.

@@ -45,13 +45,13 @@ pub struct SegmentHeader {
     pub number: u64,
     /// All writes up to this serial are in this segment or in earlier ones.
     pub complete: u64,
-    /// The segment is the last of its epoch. Recovery uses the segments of whole epochs only.
+    /// True if the segment is the last of its epoch. Recovery uses the segments of whole epochs only.
     pub ends_epoch: bool,
-    /// The segments between the last end of an epoch and this segment are void.
+    /// True if the segments between the last end of an epoch and this segment are void.
     pub voids_open: bool,
     /// Set if the data blocks are sealed: the salt of the opening that wrote them.
     pub salt: Option<Salt>,
-    /// The NVRAM recorded the number of this segment before the segment was written. An NVRAM with a lower
+    /// True if the NVRAM recorded the number of this segment before the segment was written. An NVRAM with a lower
     /// number at the next opening is an older copy. The index does not store this field.
     pub noted: bool,
     /// The records of the segment. Their data blocks follow the header in the same order.

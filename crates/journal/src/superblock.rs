@@ -45,14 +45,14 @@ pub struct Superblock {
     /// Every write up to this serial was in the log or in the lower volume when the superblock was written; 0
     /// if that is not known.
     pub complete: u64,
-    /// The log was stopped cleanly: no segment after `committed` was ever begun.
+    /// True if the log was stopped cleanly: no segment after `committed` was ever begun.
     pub clean: bool,
-    /// The NVRAM may hold acknowledged data that is not in the log.
+    /// True if the NVRAM may hold acknowledged data that is not in the log.
     pub immediate: bool,
     /// The random number that identifies the NVRAM in use; 0 without an NVRAM.
     pub nvram: u32,
-    /// The NVRAM recorded segment `committed` before that was written. An NVRAM with a lower number at the
-    /// next opening is an older copy.
+    /// True if the NVRAM recorded segment `committed` before that was written. An NVRAM with a lower number at the next
+    /// opening is an older copy.
     pub noted: bool,
     /// The boot id of the machine, if the NVRAM loses its content when the machine restarts. `None` if the
     /// NVRAM keeps its content longer, or if the boot id is not known.
