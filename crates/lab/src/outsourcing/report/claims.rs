@@ -109,7 +109,8 @@ const fn read(words: &PaperStatement, statement: &'static str, ratio: &'static s
     PaperClaim { place, statement, ratio, least, most, printed_most: None }
 }
 
-/// Returns the additional time of a read over the round trip time, for each disk and delay.
+/// Returns by how much longer a read takes with a delay than without, divided by the round trip time of that delay: one
+/// ratio for each disk, access pattern and delay.
 fn round_trips(measured: &MeasuredPoints<'_>) -> Vec<MeasuredRatio> {
     let mut ratios = vec![];
     for disk in DISKS {
