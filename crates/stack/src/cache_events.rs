@@ -280,8 +280,9 @@ const AWAY_AFTER: Duration = Duration::from_secs(2);
 /// A far volume that answers pings may take this long for one call: half a minute is the time after which hosts
 /// abort a command. A flush of several seconds is usual on a busy disk.
 const LONGEST_ANSWER: Duration = Duration::from_secs(30);
-/// Without a complete destage round, a far volume that failed calls counts as answering again when no call has
-/// failed for this long: several of the pauses of 5 s between two rounds that fail.
+/// When a call to the far volume has failed, the far volume counts as answering again after a complete destage round,
+/// or after this time without a failed call. Destage pauses for at most 5 s between two failing rounds, so this time
+/// has room for several rounds.
 const QUIET: Duration = Duration::from_secs(30);
 /// The interval of the checks: a log of 64 GiB at 1 GB/s goes from 80 % to full in 13 s.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

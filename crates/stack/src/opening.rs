@@ -38,7 +38,8 @@ pub struct StackContext<'a> {
     pub records: &'a Records,
 }
 
-/// A volume that the caller of [`open`] passes to a stack, or a fact about its writers, that the settings do not have.
+/// Input of [`open`] that the settings do not contain: a volume that the caller passes to the stack, or a fact about
+/// the writers of the volume.
 #[derive(Clone)]
 pub enum StackInput {
     /// The settings are the only input.

@@ -39,8 +39,8 @@ pub struct LogRecords {
     /// Records of the paths in `paths` that say that the log was drained and stopped. Such a log may be created
     /// again, but another log in its place could send older data of the same volume to the node.
     drained: Vec<(StorageRecord, LogIdentity)>,
-    /// Records of logs at paths that no cache in the settings names any more, if the same unit or common cache of the
-    /// same settings file used the log there, and the log may hold acknowledged data.
+    /// The records of other logs of the same unit or common cache in the same settings file, at paths that no cache in
+    /// the settings names any more. Each of these logs may hold acknowledged data that the far volume lacks.
     elsewhere: Vec<(StorageRecord, LogIdentity)>,
     /// Mirror legs that the log had before and no longer has.
     former: Vec<PathBuf>,
