@@ -24,8 +24,8 @@ pub struct Target {
     pub groups: Vec<PortalGroup>,
     /// If set, the server redirects every login to this target to this address.
     pub redirect: Option<Redirect>,
-    /// The target is temporarily served elsewhere. A login ends with "service unavailable" (RFC 7143, 11.13.5);
-    /// initiators then try again, here or at another portal.
+    /// True if the target is temporarily served elsewhere. A login then ends with "service unavailable" (RFC 7143,
+    /// 11.13.5); initiators then try again, here or at another portal.
     pub is_unavailable: bool,
     pub access: LoginAccess,
 }
