@@ -21,14 +21,15 @@ pub struct Settings {
     /// Bytes of a physical block as reported to initiators; `None`: the value of the volume. A power of two,
     /// from the size of a logical block to the volume's value.
     pub physical_block_bytes: Option<u32>,
-    /// INQUIRY claims SPC-3 in place of SPC-4, for initiators that know nothing newer. The unit then follows
+    /// True if INQUIRY claims SPC-3 in place of SPC-4, for initiators that know nothing newer. The unit then follows
     /// SPC-3 where its rules differ.
     pub spc_3: bool,
-    /// Other initiators may read the unit while a cache has claimed it. They read an older, consistent state.
+    /// True if other initiators may read the unit while a cache has claimed it. They get an older state, which is
+    /// consistent.
     pub reads_beside_claim: bool,
     /// Several gateways write to the unit, each to the ranges for which it has coherence tokens.
     pub share: Option<Share>,
-    /// This unit is one of several gateways to the same blocks. The unit refuses commands that must take
+    /// True if this unit is one of several gateways to the same blocks. The unit then refuses commands that must take
     /// effect for all initiators at once, such as reservations and COMPARE AND WRITE.
     pub is_one_of_many: bool,
 }

@@ -140,8 +140,8 @@ fn one_initiator_cannot_take_the_claims_of_all_gateways() {
     assert_eq!(claims(&host, &first, &claim(1, true)), None);
     assert_eq!(claims(&host, &first, &claim(1, true)), None, "again in its session");
     assert_eq!(claims(&host, &first, &claim(2, true)), refused, "a second log in one session");
-    // An initiator that uses one session after the other, also over restarts, gets no more members than the limit of
-    // one name.
+    // An initiator name may have no more members than its limit, even if it uses one session after the other, and even
+    // over restarts of the unit.
     for log in 2..=4 {
         let host = shared(&store);
         assert_eq!(claims(&host, &host.other(2), &claim(log, true)), None, "{log}");
@@ -192,8 +192,8 @@ fn a_dropped_gateway_can_join_without_tokens_after_another_opening() {
     host.unit.nexus_closed(&a);
     now(host.unit.drop_claim()).expect("saved");
     let dropped = Some(Sense::CLAIM_DROPPED);
-    // A gateway may not rejoin if it would name its old tokens at a restarted node: the node would wait for
-    // it.
+    // A gateway whose claim was dropped may not rejoin as long as it could still name its old tokens: after a restart,
+    // the node would wait for this gateway.
     let again = ClaimParameters { accept_loss: true, ..claim(1, true) };
     assert_eq!(claims(&host, &a, &again), dropped, "the same opening");
     let opened =
