@@ -32,11 +32,12 @@ pub struct Claim {
     /// The flag that the log has dirty data. A claim that waits for the volume, or that is repeated, is sent with the
     /// value of the flag at that moment.
     pub is_dirty: Dirty,
-    /// The administrator has moved the log here on purpose: a predecessor that still runs is fenced.
+    /// True if the administrator has moved the log here on purpose: the volume then fences a gateway that still uses a
+    /// predecessor of this opening.
     pub takes_over: bool,
-    /// Other gateways write to the volume, too; each holds coherence tokens for the ranges that it writes.
+    /// True if other gateways write to the volume, too; each holds coherence tokens for the ranges that it writes.
     pub shares: bool,
-    /// The administrator has decided to continue although the volume may have lost writes.
+    /// True if the administrator has decided to continue although the volume may have lost writes.
     pub accept_loss: bool,
     /// The number of the newest write that the log promises to hold. The volume keeps it with the claim, and
     /// refuses a copy of the log that ends before it.

@@ -15,7 +15,7 @@ pub struct Geometry {
     pub read_only: bool,
     /// True if a discard frees space (thin provisioning); false if it only writes zeros.
     pub thin: bool,
-    /// Unflushed writes can be lost by a power failure (SCSI: WCE).
+    /// True if unflushed writes can be lost by a power failure (SCSI: WCE).
     pub volatile_cache: bool,
     /// Maximum blocks of an atomic write. A write of whole physical blocks, aligned to a physical
     /// block and no longer than this, happens completely or not at all, also in a crash, and no
@@ -26,8 +26,7 @@ pub struct Geometry {
     /// Partial blocks count as whole ones, and each write is counted separately. 0: nothing is guaranteed beyond
     /// `atomic_blocks`.
     pub epoch_blocks: u64,
-    /// The key with which the blocks are encrypted can be destroyed: see
-    /// [`ErasableKey`](crate::ErasableKey).
+    /// True if the key with which the blocks are encrypted can be destroyed: see [`ErasableKey`](crate::ErasableKey).
     pub key_erasable: bool,
     /// True if a write replaces the old data: no log and no cache on disk keeps an older copy. (A file system or drive
     /// below may still keep one; the volume cannot know that.)

@@ -19,11 +19,11 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 /// Options for opening a file that the administrator named.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OpenNamed {
-    /// Opens the file for writing as well as for reading.
+    /// True to open the file for writing as well as for reading.
     pub write: bool,
-    /// Create the file with mode 0600 if it does not exist.
+    /// True to create the file with mode 0600 if it does not exist.
     pub create: bool,
-    /// Fails on a block device that is mounted or otherwise in use (`O_EXCL`). Without effect on files.
+    /// True to fail on a block device that is mounted or otherwise in use (`O_EXCL`). Without effect on files.
     pub exclusive: bool,
 }
 

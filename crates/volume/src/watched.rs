@@ -42,7 +42,8 @@ pub struct ChangedRegions {
     delay_us: AtomicU64,
 }
 
-/// Bytes of a region: small enough to be copied for a change of one block; the bits of 1 TiB take 2 MiB.
+/// The size of a region in bytes. A change of one block marks its whole region, which the copier then copies again, so
+/// a region is small. The marks of a volume of 1 TiB take 2 MiB.
 const REGION_BYTES: u64 = 64 << 10;
 
 impl Watched {

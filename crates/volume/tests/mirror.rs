@@ -212,8 +212,8 @@ async fn after_a_crash_no_copy_is_overwritten_before_it_was_examined() {
         drop(mirror);
         write(halves[corrupt].as_ref(), DATA + 5, 9).await.unwrap();
         write(halves[1].as_ref(), DATA + 6, 8).await.unwrap();
-        // Open the mirror twice: blocks that differ and that no user has judged must still be found after a second
-        // crash.
+        // Open the mirror twice: blocks that differ, and of which no user of the mirror has said which copy is right,
+        // must still be found after a second crash.
         drop(both(&halves).await);
         let mirror = both(&halves).await;
         assert_eq!(mirror.divergent(), [Extent { lba: Lba(5), blocks: 2 }]);

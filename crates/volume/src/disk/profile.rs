@@ -15,7 +15,7 @@ pub struct Profile {
     pub cache: u64,
     /// Maximum number of separate dirty runs in the cache: disks divide their cache into a few segments.
     pub runs: usize,
-    /// The cache keeps its data in a power loss: neither flush nor a stable write waits for the platter.
+    /// True if the cache keeps its data in a power loss: neither flush nor a stable write waits for the platter.
     pub cache_protected: bool,
     /// Number of accesses that are served concurrently; at least 1.
     pub arms: usize,

@@ -71,7 +71,7 @@ pub struct FileVolume {
 
 /// The operations that the page cache can perform without waiting for the disk.
 struct PageCache {
-    /// The file is in a file system in memory (tmpfs or ramfs).
+    /// True if the file is in a file system in memory (tmpfs or ramfs).
     in_memory: bool,
     /// True while reads may use RWF_NOWAIT: not with direct I/O, and not if the file system lacks the flag.
     reads_at_once: AtomicBool,

@@ -28,10 +28,10 @@ pub struct FileVolumeOptions {
     pub block_size: u32,
     /// The size in bytes that the file must have. A missing or empty file is created with this size.
     pub create: Option<u64>,
-    /// Writes every block of the file once, so that later writes find an allocated block: a durable write
-    /// then takes half the time. Discards write zeros.
+    /// True to write every block of the file once, so that later writes find an allocated block: a durable write then
+    /// takes half the time. Discards of such a file write zeros.
     pub preallocate: bool,
-    /// Bypasses the page cache (`O_DIRECT`) if the file system supports blocks of this size;
+    /// True to bypass the page cache (`O_DIRECT`) if the file system supports this for blocks of this size;
     /// [`super::FileVolume::is_direct`] tells whether it does.
     pub direct: bool,
     pub engine: EngineKind,
@@ -104,7 +104,7 @@ pub(super) struct OpenedVolumeFile {
     pub(super) syncs: File,
     pub(super) geometry: Geometry,
     pub(super) direct: Option<Direct>,
-    /// The file is in a file system in memory: no call has to wait, and no data is ever stable.
+    /// True if the file is in a file system in memory: no call has to wait, and no data is ever stable.
     pub(super) in_memory: bool,
 }
 

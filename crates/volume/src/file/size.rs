@@ -19,7 +19,7 @@ pub(super) struct FileSize {
     /// Counts the calls that made the file smaller. Advances after `whole` is lowered and before the file
     /// is cut.
     cuts: AtomicU64,
-    /// Blocks that are added later are filled with zeros, too.
+    /// True if blocks that are added later are filled with zeros, too.
     preallocated: bool,
 }
 

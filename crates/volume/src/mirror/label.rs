@@ -15,9 +15,9 @@ pub(super) struct MirrorLabel {
     pub count: u64,
     /// Counts the changes of the mirror's membership. The leg with the higher epoch has the newest content.
     pub epoch: u64,
-    /// The other leg was lost in this epoch: writes since then are on this leg only.
+    /// True if the other leg was lost in this epoch: writes since then are on this leg only.
     pub alone: bool,
-    /// The leg has lost writes that it had acknowledged: see [`super::Mirror::note_loss`].
+    /// True if the leg has lost writes that it had acknowledged: see [`super::Mirror::note_loss`].
     pub has_lost: bool,
     /// A number that the user of the mirror has set to recognise its degraded state; 0: none was
     /// set.

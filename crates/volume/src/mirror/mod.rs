@@ -134,7 +134,7 @@ pub struct HalfLabel {
     pub epoch: u64,
     /// True if the mirror has used this leg without the other one.
     pub alone: bool,
-    /// The leg has lost writes that it had acknowledged: see [`Mirror::note_loss`].
+    /// True if the leg has lost writes that it had acknowledged: see [`Mirror::note_loss`].
     pub has_lost: bool,
 }
 
