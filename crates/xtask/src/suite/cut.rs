@@ -36,9 +36,9 @@ const SHAPE: ClientSessionOptions = ClientSessionOptions { depth: 4, bytes: 4096
 const PACE: Duration = Duration::from_millis(2);
 const CACHE: &str = "log_size = \"2GiB\", dram = \"32MiB\", dirty_age = \"50ms\"";
 
-/// Longest time that a write may take. It may take longer only if a write before the cut took a
-/// third of its time, or a write directly to the disk half of its time: then the machine was slow.
-/// The prototype of the STICS paper paused for 300 ms.
+/// The time that every write must stay below while the link is cut. On a slow machine the limit is longer: three times
+/// the longest write before the cut, or twice the longest write directly to the disk. The prototype of the STICS paper
+/// paused for 300 ms.
 const LONGEST: Duration = Duration::from_millis(250);
 
 /// Wait this long after cutting the link: all data in flight has arrived by then, and so have the
