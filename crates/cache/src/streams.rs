@@ -35,7 +35,7 @@ struct SequentialStream {
     reads: u32,
     /// The number of slots ahead of the reader that should be in memory or being fetched.
     window: u64,
-    /// Read-ahead has covered the slots before this one.
+    /// Number of the first slot of this stream that was not read ahead yet.
     ahead: u64,
     /// The reader's position when its speed was last measured, and the time. `None` until its second read:
     /// most single reads are random, and reading the clock takes a noticeable part of their time.

@@ -28,8 +28,8 @@ pub(crate) struct SegmentIdentity {
     pub generation: u64,
     /// The random salt that was drawn when the log was opened; `None` if the log is not encrypted.
     pub salt: Option<Salt>,
-    /// True if the NVRAM holds acknowledged writes. It then also records the number of each segment before the segment
-    /// is written.
+    /// True if the NVRAM holds acknowledged writes. The NVRAM then also records the number of each segment before the
+    /// segment is written.
     pub noted: bool,
 }
 

@@ -202,7 +202,7 @@ impl Reads {
 }
 
 impl FarReadPassage<'_> {
-    /// Records the answer. The window learns from the trip of the read.
+    /// Records that the read was answered. The window uses the time that the read took.
     pub fn answered(mut self) {
         self.end(true);
     }

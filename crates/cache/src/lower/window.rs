@@ -21,7 +21,8 @@ pub(crate) struct Window {
     least_trip: Option<Duration>,
     /// The shortest trip before the path became longer.
     shorter: Option<Duration>,
-    /// The next time at which the window drains although the rate has not fallen, and the reason.
+    /// The next time at which the window drains although the rate has not fallen, and the reason. While the window
+    /// drains, only one request is in flight at a time, which measures the round trip of the empty link.
     next_drain: Option<(Instant, Reason)>,
     rate: Peak,
     /// The number of rounds from one probe for a higher rate to the next: [`PROBED`] or [`SELDOM_PROBED`].
@@ -379,7 +380,7 @@ impl Window {
         self.under_way.set_late_aside(late, now);
     }
 
-    /// Ends a round with an answer that came after `trip`.
+    /// Ends a measuring round with an answer that arrived `trip` after its request was sent.
     fn end_round(&mut self, trip: Duration, now: Instant) {
         let next = WindowRound::new(now, self.under_way.next_number);
         let round = std::mem::replace(&mut self.round, next);

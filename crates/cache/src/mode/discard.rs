@@ -19,8 +19,8 @@ pub(super) struct DiscardPlan {
     edges: [Option<(u64, u64)>; 2],
     /// The slots that the discard covers completely, `first .. end`; the range may be empty.
     slots: (u64, u64),
-    /// True if the discard has already changed data. It must not return BUSY then, because BUSY means that nothing was
-    /// changed.
+    /// True if the discard has already changed data. The call must not return BUSY then, because BUSY means that
+    /// nothing was changed.
     begun: bool,
 }
 

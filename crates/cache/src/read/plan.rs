@@ -146,8 +146,8 @@ impl CacheCore {
         plan
     }
 
-    /// Finds the source of a slot. An `Err` says that the slot must be fetched: it has the fetch that is
-    /// already in progress, if there is one, and the sectors that are newer in the cache.
+    /// Finds the source of a slot. An `Err` says that the slot must be fetched. The `Err` contains the fetch that is
+    /// already in progress, if there is one, and the sectors of the slot that are newer in the cache.
     fn find(
         &self,
         state: &mut CacheState,

@@ -122,7 +122,8 @@ pub(crate) struct SlotTable {
     free: Vec<u32>,
     length: usize,
     pages: Replacement<PageFrame>,
-    /// The dirty entries with the oldest and the newest content in the log, ordered by `place.segment`.
+    /// The first and the last entry of the list of dirty entries, which is in the order of `place.segment`: the entries
+    /// with the oldest and the newest content in the log.
     dirty_first: u32,
     dirty_last: u32,
     dirty: usize,

@@ -17,8 +17,8 @@ pub(crate) struct Commits {
     pub serial: u64,
     /// Every write with a serial up to this one is stable in the log.
     pub durable: u64,
-    /// Recovery finds every write up to this serial in the log: the highest *complete* of a superblock or of
-    /// a segment that ended an epoch. After an opening it may be below `durable`.
+    /// Recovery is sure to find every write up to this serial in the log: the highest value of `complete` in a
+    /// superblock, or in a segment that ended an epoch. After an opening, the serial may be below `durable`.
     pub logged: u64,
     /// The newest write that the NVRAM holds, or held until the log had it. With NVRAMs in front of a pair's
     /// log, it is the newest write in the log.

@@ -30,7 +30,7 @@ pub(crate) struct DestageState {
     /// The round whose writes are being sent. During a flush: the next round if one has begun, otherwise the
     /// round that is being flushed.
     pub round: Option<DestageRound>,
-    /// The last segment of the round that is being flushed, if `round` is the next one.
+    /// The last log segment of the round that is being flushed, if the next round has already begun. Otherwise `None`.
     pub flushing: Option<u64>,
     /// True if calls are waiting for room in the log that only a destage round can make.
     pub is_starving: bool,

@@ -34,19 +34,19 @@ pub enum Wrong {
     Gateway(Mutation),
     /// A fault of the node's hardware or cache.
     Node(Mutation),
-    /// The flush that ends a round is acknowledged but not sent.
+    /// Fault to detect: the flush that ends a round is acknowledged but not sent.
     FlushNotSent,
-    /// The flush is sent although the node has lost a part of the epoch.
+    /// Fault to detect: the flush is sent although the node has lost a part of the epoch.
     HalfFlushed,
-    /// The flush is sent, and acknowledged before the node answers.
+    /// Fault to detect: the flush is sent, and acknowledged before the node answers.
     FlushNotAwaited,
-    /// The node does not treat unflushed writes as an incomplete epoch.
+    /// Fault to detect: the node does not treat unflushed writes as an incomplete epoch.
     NoMarkers,
-    /// Writes and discards bypass the gateway's log.
+    /// Fault to detect: writes and discards bypass the gateway's log.
     Bypass,
-    /// The unflushed writes of a lost gateway are not rolled back.
+    /// Fault to detect: the unflushed writes of a lost gateway are not rolled back.
     NotRolledBack,
-    /// The node performs writes that follow a flush although that flush has not ended.
+    /// Fault to detect: the node performs writes that follow a flush although that flush has not ended.
     FlushOvertaken,
     /// Fault to detect: the initiator repeats a failed flush after the writes that followed it.
     FlushSentAgain,
