@@ -44,7 +44,7 @@ pub(crate) struct HolderRangeState {
 pub(crate) enum CoherenceReleaseStep {
     /// The range is not being released, and may be used.
     No,
-    /// The release waits until uses in progress have ended.
+    /// The release waits until the reads and writes in progress have ended.
     Ending { keeps: bool },
     /// The release waits until the caller has cleaned the range.
     Cleaning { keeps: bool },
