@@ -48,7 +48,7 @@ async fn send_all(scene: &Scene) -> BTreeSet<u16> {
         let create = Command::Create { partition: PARTITION, requested: OBJECT.object, count: 1 };
         scene.perform(create).await.expect("an object");
         for (command, _) in commands::all() {
-            // They would remove the keys and objects of the others.
+            // Skip these commands: they would remove the keys and objects that the other commands need.
             if matches!(command, Command::FormatOsd { .. } | Command::SetKey(_)) && !with_lists {
                 continue;
             }
