@@ -36,7 +36,7 @@ pub(super) struct Charge {
 pub(super) struct Stall {
     /// The time of the last progress, moved forward by the time that was excused.
     pub(super) since: Instant,
-    /// The time that has been excused so far.
+    /// The total time so far that did not count as silence, because the target itself caused the wait.
     excused: Duration,
 }
 
