@@ -31,8 +31,8 @@ struct ResendState {
     /// Extents that are being written, discarded or sent again. They never overlap.
     under_way: Vec<Extent>,
     unflushed: Unflushed,
-    /// The sum over all acknowledged calls of the bytes kept for each. A value of this sum also identifies a call. The
-    /// difference of two values is the memory that the calls between them hold.
+    /// The number of bytes kept for all acknowledged calls so far, added up. The sum grows with each call, so its value
+    /// also identifies a call. The difference of two values is the memory that the calls between them hold.
     answered: u64,
     /// The value of `answered` up to which all calls are stable.
     flushed: u64,

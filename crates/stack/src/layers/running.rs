@@ -32,7 +32,8 @@ pub trait RunningLayer: Send + Sync {
         Box::pin(ready(Ok(())))
     }
 
-    /// Reserves the bytes up to the end of a slice directly above that grows to `bytes`.
+    /// Called before a slice directly above this layer grows to `bytes` bytes: reserves the bytes up to the new end of
+    /// the slice.
     ///
     /// # Errors
     /// Another unit uses some of these bytes.
