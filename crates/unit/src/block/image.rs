@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// covers.
 #[derive(Default)]
 pub(crate) struct ConsistentPrefixTracker {
-    /// Number of changes that the owner has begun.
+    /// Number of block changes that the claim's owner has begun.
     changes: AtomicU64,
     /// The value of `changes` at the beginning of the newest flush that has succeeded.
     flushed: AtomicU64,
@@ -22,7 +22,7 @@ impl ConsistentPrefixTracker {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the number of changes that the owner has begun.
+    /// Returns the number of block changes that the claim's owner has begun.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
