@@ -46,7 +46,8 @@ fn figure(value: Option<f64>) -> String {
     value.filter(|value| value.is_finite()).map(|value| value.to_string()).unwrap_or_default()
 }
 
-/// Joins all text of a cell: its note, whether its bar holds, and its taints.
+/// Joins all text of a cell: its note, whether its number keeps the required bound (bar), and the reasons to doubt it
+/// (taints).
 fn notes(cell: &Cell) -> String {
     let mut notes = vec![];
     if !cell.note.is_empty() {

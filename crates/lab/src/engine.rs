@@ -15,7 +15,7 @@ use crate::{
 pub trait Watcher {
     /// Called when a point begins. `left` is the estimated time for this point and all later ones.
     fn begins(&mut self, point: &ExperimentPoint, number: usize, of: usize, left: Duration);
-    /// Called when a point has ended. `result` is its record, or the reason why it has none.
+    /// Called when a point has ended. `result` is its record, or the reason why the point has no record.
     fn ends(&mut self, point: &ExperimentPoint, result: Result<&PointRecord, &str>);
 }
 
@@ -70,7 +70,7 @@ pub fn run(
                 watcher.ends(point, Err(&reason));
                 results.left_out(&point.name, &reason)?;
                 ended.failed += 1;
-                // Remove everything of the failed point, so that it does not affect the next one.
+                // Stop all processes of the failed point, so that it does not affect the next one.
                 if let Err(error) = scene.clear() {
                     ended.untidy = Some(error.to_string());
                 }
@@ -125,23 +125,22 @@ fn measure(point: &ExperimentPoint, scene: &mut dyn Scene) -> Result<PointRecord
     })
 }
 
-/// Returns the index of the median. With an even number of values, returns the lower of the two in
-/// the middle.
+/// Returns the index of the median in `values`. If the number of values is even, returns the index of the lower of the
+/// two in the middle.
 fn median(values: &[f64]) -> usize {
     let mut order: Vec<usize> = (0..values.len()).collect();
     order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
     order[(order.len() - 1) / 2]
 }
 
-/// Returns the sum of the points' own estimates in seconds. The time to set up a site is not added
-/// if the site before it can be changed into it.
+/// Returns the estimated time in seconds to run these points: the sum of their own estimates, and the time to set up
+/// each site. A site takes no time to set up if the site of the preceding point can be changed into it.
 #[must_use]
 pub fn estimate(points: &[ExperimentPoint]) -> f64 {
     (0..points.len()).map(|number| said(&points[..=number])).sum()
 }
 
-/// Returns the estimate in seconds of the last of these points, given that it runs after the
-/// others.
+/// Returns the estimated time in seconds to run the last of these points directly after the others.
 fn said(points: &[ExperimentPoint]) -> f64 {
     let Some((point, before)) = points.split_last() else { return 0.0 };
     let stands = before.last().is_some_and(|it| it.site.can_become(&point.site));
@@ -155,8 +154,8 @@ struct EstimateCorrection {
     took: f64,
 }
 
-/// Weight of the estimates, in seconds: the correction behaves as if points of this total time had
-/// taken exactly as long as estimated. The first few points therefore change the correction little.
+/// Weight of the estimates, in seconds: the correction behaves as if points of this total time had taken exactly as
+/// long as estimated. Therefore the measured times of the first few points change the correction only a little.
 const TRUSTED: f64 = 20.0;
 
 impl EstimateCorrection {
@@ -184,7 +183,6 @@ mod tests {
         acts: Vec<String>,
         stands: Option<LabSite>,
         fails: &'a str,
-        /// The name of a point, and the flag that this point sets when it runs.
         stop: Option<(&'a str, &'a AtomicBool)>,
         runs: AtomicU32,
     }

@@ -1,5 +1,5 @@
-//! A section of a report with figures that `cargo xtask vm-test` measured in a virtual machine. Its
-//! peers need a kernel that this host does not have.
+//! A section of a report with figures that `cargo xtask vm-test` measured in a virtual machine. The section compares a
+//! gateway with the initiator, target and caches of a kernel that this host does not have.
 
 use serde::Deserialize;
 

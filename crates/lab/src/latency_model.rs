@@ -11,8 +11,8 @@ pub struct ModelRequest {
     pub answer: f64,
     /// The round trip time (2 × `T_netDelay`).
     pub round_trip: f64,
-    /// True for a write that the disk's cache accepts while the disk still executes earlier writes:
-    /// the disk then works during the round trip.
+    /// True for a write that the disk's cache accepts while the disk still executes earlier writes. The disk then works
+    /// while the request and its response cross the link.
     pub is_behind: bool,
 }
 
@@ -21,7 +21,7 @@ pub struct ModelRequest {
 pub enum LatencyRule {
     /// Equation (1): `T_disk + 2 × T_netDelay + T_iSCSI`.
     Sum,
-    /// Section 4.1: for a request with `is_behind`, the longer of disk time and round trip, plus
+    /// Section 4.1 of the paper: a request with `is_behind` takes the longer of disk time and round trip, plus
     /// `T_iSCSI`.
     Masked,
     /// Not in the paper: like `Masked`, but the disk's response time is added to the round trip.
@@ -56,9 +56,9 @@ impl LatencyRule {
     }
 }
 
-/// Computes the time that the protocol takes (`T_iSCSI`): the median of measured time minus disk
-/// time minus round trip. Requests whose disk time a rule masks do not count. Returns `None` if
-/// there are no others.
+/// Computes the time that the protocol takes (`T_iSCSI`): the median of measured time minus disk time minus round trip.
+/// Ignores requests with `is_behind`, since the round trip may hide their disk time. Returns `None` if there are no
+/// other requests.
 #[must_use]
 pub fn protocol_time(measured: &[(ModelRequest, f64)]) -> Option<f64> {
     let open = measured.iter().filter(|(request, _)| !request.is_behind);
@@ -83,12 +83,13 @@ pub struct Fit {
     pub worst: f64,
     /// Number of measurements that differ from the prediction by at most a tenth.
     pub within_tenth: usize,
-    /// Number of measurements that differ from the prediction by at most a tenth or [`TOLERANCE`].
+    /// Number of measurements that differ from the prediction by at most a tenth of it or by [`TOLERANCE`], whichever
+    /// is more.
     pub within: usize,
 }
 
-/// Allowed difference from a prediction, in ms, where a tenth of the time is less. In the paper's
-/// own unmasked times, `T_iSCSI` differs by 0.35 ms between 0 and 8 ms.
+/// A measurement may differ from a prediction by this number of ms, or by a tenth of the prediction if that is more. In
+/// the paper's own unmasked times, `T_iSCSI` differs by 0.35 ms between 0 and 8 ms.
 pub const TOLERANCE: f64 = 0.35;
 
 impl Fit {
@@ -117,8 +118,8 @@ impl Fit {
         fit
     }
 
-    /// Returns the share of measurements that differ from the prediction by at most a tenth or
-    /// [`TOLERANCE`]; `None` without measurements.
+    /// Returns the share of measurements that differ from the prediction by at most a tenth of it or by [`TOLERANCE`],
+    /// whichever is more; `None` without measurements.
     #[must_use]
     pub fn share(&self) -> Option<f64> {
         (self.count > 0).then(|| self.within as f64 / self.count as f64)

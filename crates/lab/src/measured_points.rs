@@ -84,8 +84,9 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// Returns the ratio of a figure of one point to that of another one. If both were run several times, it returns a
-    /// ratio for each pair of runs, in their order. It returns nothing if a point has no such figure.
+    /// Returns the ratio of a figure of one point to that of another one. If both points were run several times,
+    /// returns one ratio for each run: that of the first runs, that of the second runs and so on. Returns no ratio if a
+    /// point has no such figure.
     #[must_use]
     pub fn ratios(&self, [over, under]: [&str; 2], figure: &str, unit: &str) -> Vec<MeasuredRatio> {
         let whole = self.cell(over, figure, unit).by(&self.cell(under, figure, unit));
@@ -102,8 +103,8 @@ impl<'a> MeasuredPoints<'a> {
         }
     }
 
-    /// Returns the values of a figure in all runs of a point, with their unit. Only the first figure is recorded for
-    /// each run.
+    /// Returns the values of a figure in all runs of a point, with their unit. Records keep only a point's first figure
+    /// for each run; other figures have one value.
     fn runs(&self, point: &str, figure: &str, unit: &str) -> Option<(&'a [f64], &'a str)> {
         let record = self.record(point)?;
         let (found, first) = (named(record, figure, unit)?, record.outcome.figures.first()?);
@@ -209,8 +210,8 @@ fn convert(value: f64, from: &str, to: &str) -> Option<f64> {
     (kind == other_kind).then(|| value * from / to)
 }
 
-/// Returns the kind of a unit, and its size in the kind's base unit: seconds, bytes, bytes per second, times per
-/// second.
+/// Returns the kind of a unit (time, amount of data, throughput or rate), and the unit's size in seconds, bytes, bytes
+/// per second or times per second.
 fn unit(name: &str) -> Option<(&'static str, f64)> {
     Some(match name {
         "s" => ("time", 1.0),
@@ -334,7 +335,6 @@ mod tests {
         assert_eq!(cell.quartiles, Some([4500.0, 5500.0]));
         assert_eq!(MeasuredPoints::new(&records).cell("c", "", "MB/s").quartiles, None);
         assert!(values(&records, ["a", "d"], "").is_empty());
-        // The ratios of another figure use the values of that figure, and not the runs of the first one.
         for record in &mut records {
             record.outcome = record.outcome.clone().figure("other", "MB/s", 7.0);
         }

@@ -7,8 +7,8 @@ use crate::{
     rounded,
 };
 
-/// A figure may differ from the paper's number by this share of it without being reported. Within
-/// this tolerance, equation (1) with masking predicts the paper's own Table 1.
+/// A figure may differ from the paper's number by this share of it without being reported. The value was chosen
+/// because, with this tolerance, equation (1) with masking predicts the paper's own Table 1.
 pub const TOLERANCE: f64 = 0.1;
 
 /// The text for a deviation without explanations.
@@ -60,10 +60,12 @@ pub fn contradiction(
     ))
 }
 
-/// The text for a deviation of points in doubt. The reasons are in the report's list of doubts, each once.
+/// Added to a sentence about a difference from the paper if there are reasons to doubt the measured points. The reasons
+/// themselves are in the report's list of doubts.
 const IN_DOUBT: &str = "The measurement is in doubt.";
 
-/// Joins explanations, with a remark if the runs have taints, or returns [`NO_REASON`] if there are none.
+/// Joins explanations, with a remark if there are reasons to doubt the runs (taints), or returns [`NO_REASON`] if there
+/// are none.
 #[must_use]
 pub fn because(reasons: impl IntoIterator<Item = Option<String>>, taints: &[String]) -> String {
     let doubts = (!taints.is_empty()).then(|| IN_DOUBT.to_owned());

@@ -12,8 +12,8 @@ pub struct PointRecord {
     pub point: String,
     /// All settings of the point. Another point with the same settings can use the record.
     pub settings: serde_json::Value,
-    /// Properties of the program and of the machine that made the measurement, by name
-    /// ([`crate::maker`]).
+    /// Identity of the program and of the machine that made the measurement: version, kernel, processors and memory, by
+    /// name ([`crate::maker`]).
     #[serde(default)]
     pub maker: BTreeMap<String, String>,
     /// The result of the workload. After several runs, the result of the run with the median of the
@@ -21,8 +21,8 @@ pub struct PointRecord {
     pub outcome: WorkloadResult,
     /// The first figure of each run, in the order of the runs.
     pub runs: Vec<f64>,
-    /// Figures that were counted around the workload: bytes and packets over the link, windows,
-    /// processor time.
+    /// Figures that the laboratory counted while the workload ran: bytes and packets over the link, windows, processor
+    /// time.
     #[serde(default)]
     pub counted: Vec<WorkloadFigure>,
     /// Reasons why the figures of this record may be wrong. Empty if there are none.

@@ -39,7 +39,7 @@ pub struct Means {
     pub disk: u64,
     /// Available bytes of memory for programs.
     pub memory: u64,
-    /// Bytes that files in memory can take. In a container this may be less than `memory`.
+    /// Free bytes of the file system in memory. In a container they may be fewer than `memory`.
     pub files: u64,
 }
 
@@ -243,7 +243,7 @@ fn room(site: &LabSite) -> SiteFootprint {
         SiteBacking::File => one.disk += site.bytes,
     }
     if site.server == SiteServer::Tgt {
-        // tgt keeps a volume in a file, so a volume in memory is a file in memory.
+        // tgt can serve only files, so a volume in memory is a file in the file system in memory.
         one.files += one.memory;
     }
     if let Some(gateway) = &site.gateway {

@@ -48,8 +48,8 @@ pub struct Results {
     made_file: bool,
     lines: Vec<ResultsFileLine>,
     maker: BTreeMap<String, String>,
-    /// Fields are dropped in the order of their declaration: this one after the file, so that the
-    /// folders are empty by then.
+    /// Fields are dropped in the order of their declaration. The file is removed before this field is dropped, which
+    /// removes the folders if they are empty.
     _made: MadeFolders,
 }
 
@@ -229,8 +229,8 @@ impl Drop for Results {
         // Keep the file if the folder also has a report: without a file of results, the next run
         // would refuse the folder as foreign.
         if self.made_file && self.lines.is_empty() && is_alone(&self.path) {
-            // The file is still locked. Another run that waits for the lock checks afterwards that
-            // the path still leads to the locked file.
+            // Remove the file while this run still holds its lock. Another run that waits for the lock checks
+            // afterwards whether the path still leads to the file that it has locked.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -378,13 +378,12 @@ pub(crate) mod tests {
         fs::write(out.join("results.jsonl"), "").unwrap();
         drop(Results::open(&out).unwrap());
         assert!(out.join("results.jsonl").exists());
-        // A run must not write to a file that another run has removed between opening and locking
-        // it.
+        // After a run has opened the file and before it has locked it, another run may remove the file. The run must
+        // not write its results to the removed file.
         Results::open(&out).unwrap().left_out("one", "no room").unwrap();
         assert!(out.join("results.jsonl").exists());
     }
 
-    /// The run is stopped after it has written its report, and before its first result.
     #[test]
     fn a_run_stopped_before_its_first_result_can_continue() {
         let place = tempfile::tempdir().unwrap();

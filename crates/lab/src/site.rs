@@ -1,5 +1,5 @@
-//! A site: the remote disk, its target, the link, a gateway, and the way in which the host accesses
-//! the volume. A site is plain data, and is stored with every result.
+//! A site: the remote disk, its target, the link, a gateway, and the way in which the host accesses the volume. A site
+//! only describes these parts and starts nothing. The description is stored with every result.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -61,8 +61,8 @@ pub enum SiteServer {
     Forebay,
     /// The program tgt of Debian, with its default settings.
     Tgt,
-    /// Debian's nbdkit with its memory plugin. It speaks NBD, so qemu-storage-daemon must be the
-    /// initiator.
+    /// Debian's nbdkit with its memory plugin. Serves volumes by NBD and not by iSCSI, so qemu-storage-daemon must be
+    /// the initiator.
     Nbdkit,
     /// No target: the disk is local to the host. There is no link and no session.
     Host,
@@ -116,12 +116,11 @@ pub enum GatewayPlacement {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Host {
-    /// The host uses the volume as a block device, made by `forebay attach`, with undefined initial content.
+    /// The host uses the volume as a block device, which `forebay attach` makes; its initial content is undefined.
     #[default]
     Device,
-    /// An ext4 file system on a block device. It is created for this site and mounted with these
-    /// options. An empty text stands for the default options; "sync,dirsync" makes metadata
-    /// synchronous.
+    /// An ext4 file system on a block device. The file system is created for this site and mounted with the options in
+    /// this text. An empty text stands for the default options; "sync,dirsync" makes metadata synchronous.
     Mounted(String),
     /// No device: the workload itself is the initiator and logs in to the unit.
     Url,

@@ -29,7 +29,8 @@ use super::{
     summary::{Looks, TcpSegmentCounters, Windows},
 };
 
-/// Selects the sockets whose windows are sampled: those at the end that sends the data.
+/// Selects the sockets whose windows are sampled. Each connection has a socket at either end; the one that sends the
+/// data is sampled.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SamplerScope {
     /// The file of the sockets' network namespace. `None`: the namespace of the calling thread.
@@ -48,8 +49,8 @@ pub struct Sampler {
 
 /// The interval between samples, from the paper: "approximately every 10ms".
 const EVERY: Duration = Duration::from_millis(10);
-/// Time between searches for new connections. It is longer than [`EVERY`], since the kernel scans
-/// its whole table for a search.
+/// Time between two searches for new connections. Searches are rarer than samples ([`EVERY`]), since for each search
+/// the kernel scans its whole table of sockets.
 const LIST_EVERY: Duration = Duration::from_millis(200);
 /// Maximum number of connections whose windows are sampled; no site has as many.
 const MOST: usize = 64;
@@ -60,7 +61,7 @@ const BUFFER_BYTES: usize = 32 << 10;
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 impl Sampler {
-    /// Starts sampling. Connections may begin later.
+    /// Starts sampling. Connections that begin later are sampled, too.
     ///
     /// # Errors
     /// The namespace cannot be entered, or the kernel does not report sockets.
@@ -69,8 +70,7 @@ impl Sampler {
         let (told, started) = mpsc::channel();
         let stopped = Arc::clone(&stop);
         let look = move || {
-            // The thread need not return to its old namespace, since it ends when the sampling
-            // ends.
+            // This thread need not leave the namespace again, since the thread ends when the sampling ends.
             let looking = watch.enter().and_then(|()| Looking::new(watch));
             let mut looking = match looking {
                 Ok(looking) => looking,
@@ -140,8 +140,8 @@ impl Looking {
         let (buffer, sockets) = (vec![0; BUFFER_BYTES], vec![]);
         let looks = Looks::default();
         let mut looking = Self { watch, socket, buffer, sockets, looks, asked: 0, missed: 0 };
-        // Search once before the sampling begins: an error here shows that the kernel does not
-        // support this kind of query.
+        // Search for connections once before the sampling begins: an error here shows that the kernel does not support
+        // such queries.
         looking.list()?;
         Ok(looking)
     }
@@ -198,8 +198,8 @@ impl Looking {
         let missed = self.missed;
         let mut now = Vec::with_capacity(sockets.len());
         for seen in sockets.iter_mut().filter(|seen| seen.is_there) {
-            // Retry once, in case an answer was lost. After a second error the next sample tries
-            // again.
+            // Repeat the request once, in case the kernel's answer was lost. After a second error the whole
+            // sample is dropped below.
             match self.one(seen).or_else(|_| self.one(seen)) {
                 Ok(Some(info)) => {
                     seen.last = info;
@@ -313,8 +313,6 @@ mod tests {
         assert_eq!(get(&reads, "segments sent"), Some(0.0), "nothing was sent back");
     }
 
-    /// Long enough to get samples that count: those of the first second after the first data do
-    /// not.
     const SETTLED_AND_MORE: Duration = Duration::from_millis(1600);
 
     #[test]

@@ -76,8 +76,8 @@ fn request(flags: u16, family: u8, states: u32, id: &SocketId) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the messages in a received buffer. Each has the sequence number of its request. Decoding stops at a message
-/// that is shorter than its length field says.
+/// Decodes the messages in a received buffer. Returns each message with the sequence number of the request that it
+/// answers. Decoding stops at a message that is shorter than its length field says.
 pub fn read(bytes: &[u8]) -> impl Iterator<Item = (u32, SockDiagMessage)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {

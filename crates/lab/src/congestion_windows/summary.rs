@@ -19,11 +19,11 @@ pub struct Windows {
     pub missed: u64,
 }
 
-/// In this time after the first data, the congestion windows still grow: samples of it do not count.
+/// Samples in this time after the first data are ignored, since the congestion windows still grow.
 const SETTLED: Duration = Duration::from_secs(1);
 /// Maximum number of points in the series of sums and of differences: 50 s.
 const LONG: usize = 5000;
-/// Maximum number of points in the series of each of the two windows: 1.2 s.
+/// Maximum number of points in the plot of each of the two windows: one every 10 ms for 1.2 s.
 const SHORT: usize = 120;
 
 /// Collects samples of the congestion windows of all connections, and computes their statistics.
@@ -33,7 +33,7 @@ pub(super) struct Looks {
     begun: Option<Duration>,
     sum: Moments,
     difference: Moments,
-    /// Mean and deviation of the congestion window of each connection, in the order of the first samples.
+    /// Mean and standard deviation of the congestion window of each connection, in the order of the first samples.
     each: Vec<Moments>,
     round_trip_ms: Moments,
     delivery: Moments,
@@ -68,8 +68,8 @@ impl Looks {
         self.delivery.add(rate as f64 * 8.0 / 1e6);
     }
 
-    /// Returns the summary. `counted` has the counters of all connections together, each since its
-    /// first sample.
+    /// Returns the summary of all samples. `counted` has the sums of the TCP counters of all connections; each
+    /// connection is counted from its first sample on.
     pub fn windows(self, counted: TcpSegmentCounters) -> Windows {
         let mut figures = vec![];
         let mut figure = |name: &str, unit: &str, value: f64| {
@@ -181,8 +181,8 @@ mod tests {
     fn windows_come_to_mean_deviation_and_difference() {
         let mut looks = Looks::default();
         let at = Duration::from_millis;
-        // These samples do not count: the first comes before any data, the others in the first
-        // second after the first data.
+        // The summary ignores these samples: the first comes before any data, the others in the first second after the
+        // first data.
         looks.add(at(0), &[socket(100, 0), socket(100, 0)]);
         looks.add(at(5000), &[socket(100, 1), socket(100, 0)]);
         looks.add(at(5990), &[socket(100, 1), socket(100, 0)]);

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of dots of a curve, or of squares in place of them: about 100 KB of SVG text.
+/// Maximum number of dots that are drawn for a curve, or of squares that are drawn in place of dots: about 100 KB of
+/// SVG text.
 pub const MOST_DOTS: usize = 8000;
 
-/// Maximum number of points of a line: the lowest and the highest point for each of the 640
-/// horizontal units, and the ends.
+/// Maximum number of points that are drawn for a line: a lowest and a highest point for each of the 640 horizontal
+/// units, and the two ends of the line.
 pub const MOST_ON_LINE: usize = 1500;
 
 /// Dots to draw: each by itself or, if there are too many, squares with the number of dots inside.
@@ -17,9 +18,9 @@ pub enum Dots {
     Squares(f64, Vec<([f64; 2], usize)>),
 }
 
-/// Returns single dots if there are at most [`MOST_DOTS`], otherwise squares. The side of the squares is two units, or
-/// the smallest longer one with which at most [`MOST_DOTS`] squares are not empty. Coordinates are in units of the
-/// drawing.
+/// Returns single dots if there are at most [`MOST_DOTS`], otherwise squares. The squares have sides of two units. If
+/// more than [`MOST_DOTS`] of them contain dots, their sides are made longer, by 25 % at a time. Coordinates are in
+/// units of the drawing.
 pub fn dots(points: Vec<[f64; 2]>) -> Dots {
     if points.len() <= MOST_DOTS {
         return Dots::Single(points);

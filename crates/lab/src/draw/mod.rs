@@ -61,7 +61,7 @@ struct Canvas<'a> {
     plot: &'a Plot,
     x: AxisScale,
     y: AxisScale,
-    /// Total width of the bars (of a bar chart) at one position of the x axis.
+    /// Total width of all bars of a bar chart at one position of the x axis, in units of the drawing.
     bars: f64,
 }
 
@@ -101,8 +101,8 @@ impl<'a> Canvas<'a> {
         self.x.place(*x).is_some() && self.y.place(*y).is_some()
     }
 
-    /// Returns the total width of the bars at one position: the distance between the two nearest
-    /// positions, minus a gap.
+    /// In a bar chart, returns the total width of the bars at one position of the x axis: the distance between the two
+    /// nearest positions, minus a gap.
     fn bars_width(&self) -> f64 {
         let bars = || self.plot.curves.iter().filter(|curve| curve.drawn == Drawn::Bars);
         let places = bars().flat_map(|curve| self.places(curve)).map(|[x, _]| x);
@@ -192,7 +192,8 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// Draws the bars of a curve. At each position, they are the `n`th of `all` bars.
+    /// Draws a curve of a bar chart. If several curves have bars, `all` bars stand side by side at each position, and
+    /// this curve's is the `n`th.
     fn bars(&self, out: &mut String, curve: &Curve, [n, all]: [usize; 2]) {
         let width = self.bars / all as f64;
         let foot = BOTTOM - self.y.foot() * (BOTTOM - TOP);

@@ -41,8 +41,8 @@ pub(super) const BOTH: [(&str, &str); 2] = [ALL[0], ALL[2]];
 pub(super) const PER_ACK: [(&str, &str); 2] =
     [("each", "ensemble per connection per ack"), ("ensemble", "ensemble per ack")];
 
-/// One window for each connection of our program. It differs from an ensemble only in that, so it
-/// is the baseline.
+/// The baseline: our program with a window for each connection. An ensemble differs only in that its connections share
+/// one window.
 const EACH: [(&str, &str); 1] = [ALL[1]];
 
 /// Sizes of the calls in KiB (Figures 7 and 8). None is shorter than a page: the kernel would then read each page of an
@@ -90,7 +90,7 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     };
     let (known, model) = ALL.split_at(ALL.len() - 1);
     add("writes", many, known, &send(FairTcpTraffic::Writes, scale.pick(1, 3), 0.0));
-    // Run these points once. With three runs the experiment would take more than three hours.
+    // Measure each of these points only once. With three runs of each, the experiment would take more than three hours.
     add("writes", many, model, &send(FairTcpTraffic::Writes, 1, 0.0));
     let in_turn = FairTcpSweep {
         task: Box::new(move |congestion| {
@@ -107,12 +107,12 @@ pub fn points(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         add("in-turn", &ONE, &EACH, &in_turn);
     }
     add("per-ack", many, &PER_ACK, &send(FairTcpTraffic::Writes, 1, 0.0));
-    // The estimate has 6 s more, since the blocks must be written before they are read.
+    // The estimated time is 6 s longer than that of writes, since the blocks must be written before they are read.
     add("reads", few, &BOTH, &send(FairTcpTraffic::Reads, 1, 6.0));
     for size in scale.pick(&[4, 64][..], &CALLS_KIB) {
         let at: &[u32] = scale.pick(&ONE, &FEW);
-        // Seconds to write, measure and read back the file at half of the throughput of a link with
-        // 4 ms.
+        // Estimated seconds to write, measure and read back the file, at half of the throughput that a link with a
+        // delay of 4 ms allows.
         let seconds = scale.pick(8.0, 22.0);
         add(
             &file_calls("writes", *size),
@@ -160,8 +160,8 @@ enum FairTcpTraffic {
     Reads,
     /// Reads and writes by a file system, so that data travels in both directions.
     Files,
-    /// Traffic in both directions, by a file system on a host whose memory is smaller than the
-    /// files. The paper's host had 256 MB for 4 GB.
+    /// A file system on a host whose memory is smaller than the files, which therefore reads and writes over the link.
+    /// The paper's host had 256 MB for 4 GB.
     Cramped,
 }
 
@@ -196,8 +196,8 @@ impl FairTcpTraffic {
     }
 }
 
-/// Bytes of memory for ten processes of PostMark and for a part of their files, which take 50 MB or
-/// more.
+/// Memory limit in bytes for ten processes of PostMark and their page cache. Their files take 50 MB or more, so only a
+/// part of them is cached.
 const CRAMPED: u64 = 16 << 20;
 /// The number of connections of the paper's sessions.
 const CONNECTIONS: u8 = 4;
@@ -214,8 +214,8 @@ fn commands(congestion: &str, read: bool, seconds: f64) -> CommandsWorkload {
         socket_buffer: Some(BUFFER),
         warm: 3.0,
         seconds,
-        // The range has four times the size of the data in flight. It is no larger, since it must
-        // be written before it is read.
+        // The range is four times as large as the data in flight. A larger one would take too long to fill before the
+        // reads.
         span: 16 << 20,
         check: 8,
         ..CommandsWorkload::default()

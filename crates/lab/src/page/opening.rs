@@ -75,8 +75,8 @@ fn claim(out: &mut String, finding: &Finding) -> fmt::Result {
     )
 }
 
-/// Writes the reasons to doubt measurements, each once, with the number of its points. Marks in
-/// tables refer to this list.
+/// Writes a list of the reasons to doubt measurements. Each reason is in the list once, with the number of points that
+/// it concerns. Marks in tables refer to this list.
 pub fn doubts(out: &mut String, report: &LabReport) -> fmt::Result {
     if report.doubts.is_empty() {
         return Ok(());

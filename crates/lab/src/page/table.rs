@@ -1,4 +1,5 @@
-//! Formats a table as HTML: our number, the paper's number below it, the bar, and footnotes.
+//! Formats a table as HTML: our number, the paper's number below it, the bound that our number must keep (bar), and
+//! footnotes.
 
 use std::fmt::{self, Write};
 
@@ -36,7 +37,8 @@ pub fn write(out: &mut String, id: &str, table: &ReportTable, doubts: &[Doubt]) 
     notes.write(out)
 }
 
-/// Explains a table without any number: each reason once. A reason that is in the list of doubts is only referred to.
+/// Explains a table without any number: each reason once. If a reason is in the page's list of doubts, refers to its
+/// number there.
 fn reasons(table: &ReportTable, doubts: &[Doubt]) -> Option<Vec<String>> {
     let mut reasons: Vec<String> = vec![];
     for cell in table.rows.iter().flat_map(|row| &row.cells) {
@@ -152,7 +154,8 @@ fn write_cell(out: &mut String, cell: &Cell, notes: &mut Notes<'_>) -> fmt::Resu
     Ok(())
 }
 
-/// Maximum number of letters of a note that is shown in its cell. "not measured" is short enough.
+/// Maximum number of letters of a note that is shown in its cell. Longer notes become footnotes; "not measured" is
+/// short enough.
 const SHORT: usize = 14;
 
 /// The footnotes of a table. Notes with the same text share one footnote.

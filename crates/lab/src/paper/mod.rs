@@ -1,8 +1,8 @@
 //! The numbers that the papers print, each with its place in the paper. Reports compare our numbers
 //! with them.
 //!
-//! Only numbers that are printed in a table or in the text are included. Curves and bars of figures
-//! are not read off: if a figure's numbers are not in the text, a report shows only ours.
+//! Only numbers that are printed in a table or in the text are included. Values are not read from curves or bar charts:
+//! if the text has no numbers for a figure, a report shows only our numbers.
 
 pub mod outsourcing;
 pub mod stics;

@@ -1,5 +1,6 @@
-//! Reasons why measurements may be wrong or are missing, each once, with the number of its points. Two reasons that
-//! differ only in their numbers are one: "3 % of the time was stolen" and "8 % of the time was stolen".
+//! The list of reasons why measurements may be wrong or missing. Each reason occurs once, with the number of points
+//! that it concerns. Two reasons that differ only in the numbers of their text count as one: "3 % of the time was
+//! stolen" and "8 % of the time was stolen".
 
 use super::NOT_MEASURED;
 use crate::PointRecord;
@@ -78,7 +79,7 @@ impl Doubt {
         format!("{} {points}: {}", self.points, self.text())
     }
 
-    /// Returns true if the text `reason` has the same words as this doubt and differs at most in its numbers.
+    /// Returns true if the text `reason` is the same as this doubt's, except for the numbers in it.
     #[must_use]
     pub fn is_of(&self, reason: &str) -> bool {
         self.kind == doubt_kind(reason)

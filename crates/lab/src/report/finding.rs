@@ -16,7 +16,7 @@ pub struct PaperClaim {
     pub least: f64,
     /// The largest ratio that confirms the statement; infinity for no bound.
     pub most: f64,
-    /// The largest ratio that the paper prints, if a larger one agrees with the claim, too.
+    /// The largest ratio that the paper prints. Set only for a claim with which a larger measured ratio agrees, too.
     pub printed_most: Option<f64>,
 }
 
@@ -37,7 +37,7 @@ pub struct PointCount {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MeasuredRatio {
     pub value: f64,
-    /// True if there is a reason why one of the two measurements may be wrong.
+    /// True if there is a reason to doubt one of the two measurements that were divided.
     pub is_doubtful: bool,
 }
 

@@ -92,8 +92,9 @@ impl LabReport {
         self
     }
 
-    /// Returns the sentences at the beginning of the report: the first claim with several ratios, otherwise the first
-    /// one with a ratio, otherwise the first one. A single ratio decides nothing.
+    /// Returns the sentences at the beginning of the report, which are about one claim: the first claim for which
+    /// several ratios were measured, since a single ratio proves little; otherwise the first one with a ratio;
+    /// otherwise the first one.
     #[must_use]
     pub fn opening(&self) -> Option<[String; 3]> {
         Some(self.first_finding()?.sentences(self.progress.as_ref().map(|it| it.experiment)))

@@ -121,9 +121,9 @@ impl Curve {
         Self::of(name, CurveSource::Model, points)
     }
 
-    /// Returns a histogram as bars. `from..to` is divided into `bins` equal parts, and a bar has
-    /// the number of `values` in its part. Values outside of the range count in the first or the
-    /// last bar, so that no value is lost.
+    /// Returns a histogram as bars. `from..to` is divided into `bins` equal parts, and the height of a bar is the
+    /// number of `values` in its part. Values outside of the range count in the first or the last bar, so that no value
+    /// is lost.
     #[must_use]
     pub fn histogram(
         name: &str,

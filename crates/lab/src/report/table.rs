@@ -1,4 +1,4 @@
-//! A table of a report. A cell can have our number, the paper's number, and a bar.
+//! A table of a report. A cell can have our number, the paper's number, and a bound that our number must keep (bar).
 
 use std::fmt;
 
@@ -206,7 +206,7 @@ impl Cell {
         self
     }
 
-    /// Adds reasons why the number may be wrong, except those that the cell has already.
+    /// Adds reasons why the number may be wrong (taints). A reason that the cell already has is not added again.
     #[must_use]
     pub fn tainted(mut self, taints: &[String]) -> Self {
         for taint in taints {
@@ -246,7 +246,8 @@ impl Cell {
         divided(ours, self.paper?.nearest(ours))
     }
 
-    /// Returns true if our number keeps the bar; `None` without a bar or a measurement.
+    /// Returns true if our number keeps the bound of this cell (bar). Returns `None` if the cell has no bound or no
+    /// measured number.
     #[must_use]
     pub fn holds(&self) -> Option<bool> {
         let ours = self.ours?;

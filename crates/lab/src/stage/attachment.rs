@@ -19,12 +19,12 @@ use super::{
 };
 use crate::{Error, Host};
 
-/// Time limit until a volume is attached. This includes filling a log with zeros and making a file
-/// system over the link, which has no delay yet.
+/// Time limit until a volume is attached. The time includes filling a log with zeros and making a file system. The link
+/// has no delay at this time.
 const READY: Duration = Duration::from_secs(300);
 /// Time limit of a detach, whose last writes cross the link with its delay.
 const END: Duration = Duration::from_secs(180);
-/// Time limit of a detach if the volume never became ready. It has little data to write then.
+/// Time limit of a detach if the volume never became ready. Such a volume has little unwritten data.
 const GIVEN_UP: Duration = Duration::from_secs(20);
 
 /// A volume that `forebay attach` serves as a block device.

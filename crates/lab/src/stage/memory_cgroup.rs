@@ -1,7 +1,6 @@
-//! Limits the memory of a host with a control group (cgroups(7)). The limit includes the pages of
-//! files that the programs of the group use. A program that writes more than that must wait until
-//! the data is on the volume. The papers' hosts did the same, since their memory was smaller than
-//! their data.
+//! Limits the memory of a host with a control group (cgroups(7)). The limit includes the pages of files that the
+//! programs of the group use. A program that writes more data than this must wait until some of it is on the volume.
+//! Programs on the papers' hosts had to wait in the same way, since the hosts had less memory than data.
 
 use std::{
     fs::{self, File},
@@ -76,9 +75,8 @@ pub(crate) fn can_be_limited(name: &str) -> Result<(), Error> {
 /// Memory limit in bytes of the control group that [`can_be_limited`] creates as a test and in which no program runs.
 const PROBE: u64 = 16 << 20;
 
-/// Returns the folder in which control groups are made, and the name of the file with the memory
-/// limit. This is version 2 of control groups if it has the memory controller for groups below its
-/// root, otherwise version 1.
+/// Returns the folder in which control groups are made, and the name of the file with the memory limit. Uses version 2
+/// of control groups if its root enables the memory controller for groups below it, otherwise version 1.
 fn place(groups: &Path) -> Option<(PathBuf, &'static str)> {
     let list = fs::read_to_string(groups.join("cgroup.subtree_control")).unwrap_or_default();
     if list.split_whitespace().any(|word| word == "memory") {

@@ -291,8 +291,8 @@ impl Scene for LabStage {
         // systems without a process.
         self.end_orphans(&[]);
         mounts::unmount_all(&self.place.memory);
-        // Remove the volumes, which may be as large as a disk, and settings with port numbers that
-        // are no longer valid.
+        // Remove all files of the site: volumes may be as large as a disk, and the settings have port numbers that are
+        // no longer valid.
         let cleared: Result<(), Error> = self.folders.iter().try_for_each(LabRunFolder::clear);
         ended.and(cleared)
     }
@@ -308,10 +308,10 @@ impl Drop for LabStage {
 /// Figures without a unit that are flags: 1 for yes, 0 for no.
 const FLAGS: [&str; 1] = ["past the page cache"];
 
-/// Combines the results of concurrent workloads. Rates and amounts are added. Times are those of
-/// the slowest workload. Shares (unit "%", or a name that begins with "share") are averaged.
-/// Figures without a unit are counts and are added, but [`FLAGS`] are 1 only if they are 1 in each
-/// result. The names of series get the number of the workload.
+/// Combines the results of concurrent workloads. Rates and amounts are added. Times are those of the slowest workload.
+/// Shares (unit "%", or a name that begins with "share") are averaged. Figures without a unit are counts and are added,
+/// but [`FLAGS`] are 1 only if they are 1 in each result. Series are not combined: the name of each gets the number of
+/// its workload.
 fn together(mut outcomes: Vec<WorkloadResult>) -> WorkloadResult {
     if outcomes.len() < 2 {
         return outcomes.pop().unwrap_or_default();

@@ -74,8 +74,8 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(1) == Some(&wanted))
 }
 
-/// Returns the loop devices on a file, without accessing the file: if its process has ended, an
-/// access fails.
+/// Returns the loop devices on a file. The file itself is not accessed, since this fails if the process that serves the
+/// file has ended.
 fn loops_on(file: &Path) -> Vec<PathBuf> {
     loops(|backing| backing == file)
 }

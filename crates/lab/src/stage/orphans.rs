@@ -21,16 +21,16 @@ const LOOK: Duration = Duration::from_millis(10);
 /// process, and are killed in the next round.
 const ROUNDS: usize = 16;
 
-/// Makes this process the parent of orphans among its descendants, and ends them. `before` has the
-/// children that this process had before it adopted any; they are never ended.
+/// Makes this process the parent of orphans among its descendants, and ends them. `before` has the children that this
+/// process had before it adopted any. These children are never ended.
 pub(crate) struct Orphans {
     before: Vec<u32>,
 }
 
 impl Orphans {
-    /// Makes this process the parent of all orphans among its descendants. Children that it has
-    /// already are never killed: they belong to a shell that has executed this program in its
-    /// place, or to a container in which this is the first process.
+    /// Makes this process the parent of all orphans among its descendants. Children that this process has already are
+    /// never killed. They are not programs of the run: a shell that replaced itself by this program (exec) started
+    /// them, or they belong to a container in which this is the first process.
     pub fn adopt() -> Result<Self, Error> {
         let own = rustix::process::getpid();
         let before = children_of(own.as_raw_nonzero().get().cast_unsigned());
@@ -90,11 +90,12 @@ pub(crate) fn end_left(folders: &[&Path]) -> Vec<Killed> {
         .collect();
     let until = Instant::now() + GONE;
     for pid in left.iter().filter_map(|it| Pid::from_raw(it.process.cast_signed())) {
-        // The process may have ended meanwhile, but the kernel does not reuse its id this soon.
+        // The process may have ended meanwhile. This cannot kill a foreign process, since the kernel does not reuse an
+        // id this soon.
         let _ = kill_process(pid, Signal::KILL);
     }
-    // If the parent of a killed process does not wait for it, its id stays in use, but its files
-    // are closed. Wait for that.
+    // Wait until the killed processes have closed their files. Do not wait until their ids are free: a process keeps
+    // its id until its parent has waited for it.
     while left.iter().any(|it| uses(it.process, folders)) && Instant::now() < until {
         std::thread::sleep(LOOK);
     }
@@ -160,8 +161,8 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(20);
 
-    /// Runs a shell that starts a program, prints the program's process id, and ends. The program
-    /// then becomes a child of this process. With `by_us`, the shell has the mark of this run.
+    /// Runs a shell that starts a program, prints the program's process id, and ends. The program then becomes a child
+    /// of this process. If `by_us` is true, the shell has the mark of this run.
     fn leaves(script: &str, folder: &Path, by_us: bool) -> u32 {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{script} >&2 & echo $!")]).stdin(Stdio::null());

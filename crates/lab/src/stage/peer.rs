@@ -30,7 +30,7 @@ pub(crate) const NBDKIT: Tool = Tool { program: "nbdkit", package: "nbdkit" };
 pub(crate) const QEMU: [Tool; 2] =
     [Tool { program: "qemu-storage-daemon", package: "qemu-system-common" }, LOSETUP];
 
-/// Time limit until a peer is ready. A peer that works needs a small part of it.
+/// Time limit until a peer is ready. A peer without a fault needs a small part of this time.
 const READY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -217,8 +217,8 @@ impl QemuVolumeExport {
 
 impl Drop for QemuVolumeExport {
     fn drop(&mut self) {
-        // Ignore errors. End the process in order before it is killed: a killed process would leave
-        // its file mounted.
+        // Ignore errors. Ask the process to end before the drop of `process` kills it: a killed process would leave its
+        // file mounted.
         let _ = self.detach();
         let _ = self.process.ask_to_end(READY);
     }

@@ -54,15 +54,16 @@ enum RunningNode {
 }
 
 impl RunningSite {
-    /// Starts all parts of a site. Until then, the link has no delay and loses no packets. If a
-    /// part does not start, the parts that run are ended.
+    /// Starts all parts of a site. The link gets its delay and its losses only when all parts are ready. If a part does
+    /// not start, the parts that run are ended.
     pub fn raise(place: &Setting, site: &LabSite) -> Result<Self, Error> {
         check(site)?;
         let (mut standing, far) = Self::with_link(place, site)?;
         match standing.start(place, &far) {
             Ok(()) => Ok(standing),
             Err(error) => {
-                // Return the error of the start; errors of ending the other parts follow from it.
+                // Return only the error of the start. This error is also the cause of errors that occur when the other
+                // parts are ended.
                 let _ = standing.end(&place.memory);
                 Err(error)
             }
@@ -246,8 +247,8 @@ impl RunningSite {
         Ok(counted)
     }
 
-    /// Begins a run: the link judges its own precision from now on. Delays of the link's process
-    /// before this do not taint the run.
+    /// Begins a run: the link judges its own precision from now on. If the link was late before this call, the run is
+    /// not in doubt for that reason.
     pub fn begin(&self) -> Result<(), Error> {
         Ok(self.link.as_ref().map_or(Ok(()), Link::judge_from_now)?)
     }
@@ -400,8 +401,8 @@ fn open(end: WanLinkEnd, link: &str) -> Result<StageNamespace, Error> {
     File::open(&path).map(Some).map_err(Error::file("open", &path))
 }
 
-/// Sets defaults of the kernel in a network namespace for the site. The defaults of the host's own
-/// namespace do not change.
+/// Sets defaults of the kernel in a network namespace for the site. The defaults of the machine's own network namespace
+/// do not change.
 fn tune(namespace: &StageNamespace, site: &LabSite) -> Result<(), Error> {
     let Some(namespace) = namespace else { return Ok(()) };
     let write = |name: &str, value: &str| {
@@ -409,19 +410,19 @@ fn tune(namespace: &StageNamespace, site: &LabSite) -> Result<(), Error> {
         std::fs::write(&path, value).map_err(Error::file("write", &path))
     };
     std::thread::scope(|scope| {
-        // Write these files in a thread that has entered the namespace: they are those of the
-        // opening thread's namespace.
+        // Write these files in a thread that has entered the namespace, because a file below /proc/sys/net belongs to
+        // the network namespace of the thread that opens it.
         let thread = scope.spawn(|| {
             let kind = Some(LinkNameSpaceType::Network);
             let moved = move_into_link_name_space(namespace.as_fd(), kind);
             moved.map_err(|error| Error::system("enter a namespace")(error.into()))?;
-            // A new connection must not use metrics that an earlier connection has measured with
-            // another delay.
+            // Disable the kernel's cache of TCP metrics: a new connection must not use metrics that an earlier
+            // connection measured at another delay.
             write("tcp_no_metrics_save", "1")?;
             let name = &site.session.congestion;
             let default = |name: &str| write("tcp_congestion_control", name);
-            // Use Reno for sockets that will join an ensemble. A socket that starts with BBR is
-            // paced by the kernel for its whole life.
+            // Use Reno for sockets that will join an ensemble. A socket that starts with BBR is paced by the kernel
+            // until it is closed.
             if name.starts_with("ensemble") {
                 return default("reno");
             }

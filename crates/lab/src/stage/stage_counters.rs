@@ -1,5 +1,5 @@
-//! Counters of a run. The counters of processes are flattened from JSON, and their values before
-//! the workload are subtracted.
+//! Counters of a run: by how much each counter of the processes grew while the workload ran. The names come from the
+//! JSON of the processes' status.
 
 use std::{collections::BTreeMap, fs};
 

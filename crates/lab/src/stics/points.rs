@@ -102,9 +102,9 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     for (how, report) in HOWS.into_iter().take(2) {
         let site = LabSite { host: Host::Device, ..site(MBIT_100, report, u64::from(set_mib) * 2) };
         for (name, access) in [("write", MicroAccess::Write), ("read", MicroAccess::Read)] {
-            // These runs leave much dirty data: the node's disk needs many seconds for the writes
-            // that a gateway accepts in one second. In a full run they are therefore shorter than
-            // the others, and not repeated.
+            // These runs leave much dirty data: the node's disk needs many seconds for the writes that a gateway
+            // accepts in one second. In a full run each of these points is therefore measured for a shorter time than
+            // the others, and only once.
             let is_kept = report.is_some() && access == MicroAccess::Write;
             let measured = if is_kept { scale.pick(seconds, 5) } else { seconds };
             for block_kib in sizes.clone() {
@@ -166,8 +166,8 @@ const DRAINED: f64 = 9.0;
 fn trace(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let requests = scale.pick(3000, TraceWorkload::default().requests);
     let point = |(how, report)| {
-        // The volume has 1 GiB, since the trace accesses 900 MB. With 1 Gbit/s only the disk limits
-        // the rate.
+        // The volume has 1 GiB, since the trace accesses 900 MB. With a link of 1 Gbit/s, the disk and not the link
+        // limits the rate.
         let mut site = LabSite { host: Host::Device, ..site(GBIT, report, 1024) };
         // Give the disk two arms. With one arm it could serve only a third of the requests, and its
         // queue would grow without bound. The paper's requests came through a file system, which

@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// The bar for PostMark with ten processes: Reno takes at least this many times as long as an
-/// ensemble.
+/// The bound that the report checks for PostMark with ten processes: its time with Reno divided by its time with an
+/// ensemble must be at least this.
 const PROMISED: f64 = 1.17;
 
 /// Returns the report section for Figures 11 to 14 of the Fair-TCP paper: PostMark.
@@ -50,8 +50,8 @@ pub fn postmark(measured: &MeasuredPoints<'_>) -> Section {
     section.table(one).table(ten).plot(plot)
 }
 
-/// Adds a deviation for each gain that differs from the paper's, with explanations from the two
-/// compared runs. The table has a row for each delay. `claims` returns the paper's figures for a
+/// Adds a sentence to the report (a deviation) for each gain that differs from the paper's, with explanations from the
+/// runs with Reno and with an ensemble. The table has a row for each delay. `claims` returns the paper's figures for a
 /// row, each with the column of our figure.
 fn elsewhere(
     measured: &MeasuredPoints<'_>,

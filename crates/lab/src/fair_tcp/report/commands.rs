@@ -8,8 +8,8 @@ use crate::{
     paper::fair_tcp::{MeanDeviation, READ_TURNAROUND_MS, RenoFairPair, WRITE_TURNAROUND_MS},
 };
 
-/// Returns the bar at a delay in milliseconds: the throughput of an ensemble divided by Reno's must
-/// be at least this.
+/// Returns the bound that the report checks at a delay in milliseconds: the throughput of an ensemble divided by Reno's
+/// must be at least this.
 fn promised(delay: u32) -> f64 {
     if (2..=6).contains(&delay) { 1.22 } else { 1.15 }
 }
@@ -213,7 +213,8 @@ fn spreads(
     })
 }
 
-/// Returns a table with the ensemble's turnaround divided by Reno's. The bar: less than one.
+/// Returns a table with the turnaround time of an ensemble divided by Reno's. The report checks that the ratio is at
+/// most 1.
 fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
     let table = ReportTable::new("An ensemble's turnaround, by Reno's", "one-way delay")
         .column("mean", "times")
@@ -228,8 +229,8 @@ fn lower(measured: &MeasuredPoints<'_>, experiment: &str) -> ReportTable {
     })
 }
 
-/// Adds a deviation for each cell that misses its bar, with the cause `known` and with explanations
-/// from the points of `experiment`. The table has a row for each delay.
+/// Adds a sentence to the report (a deviation) for each cell whose number is out of its required bound, with the cause
+/// `known` and with explanations from the points of `experiment`. The table has a row for each delay.
 pub fn missed(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -253,8 +254,8 @@ pub fn missed(
     section
 }
 
-/// Returns explanations from the two compared runs, Reno's and the ensemble's: shares of the
-/// connections, retransmissions, and taints.
+/// Returns a text that compares the run with Reno and the run with an ensemble: the share of each connection in the
+/// data, the retransmissions, and the reasons to doubt the runs (taints).
 pub fn said(measured: &MeasuredPoints<'_>, experiment: &str, delay: u32) -> String {
     let of = |windows: &str| {
         let record = measured.record(&point(experiment, windows, delay))?;

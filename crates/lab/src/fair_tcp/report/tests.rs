@@ -53,8 +53,8 @@ fn deviations(ensemble: PointRecord) -> Vec<String> {
 fn a_missed_promise_is_a_deviation_with_its_reason() {
     assert_eq!(deviations(record("writes/ensemble/4ms", 50.0, 650.0, 19.0)), Vec::<String>::new());
     let missed = deviations(record("writes/ensemble/4ms", 48.0, 850.0, 22.0));
-    // Four bars are missed: the gain, mean and deviation of the turnaround, and the spread. The
-    // spread misses its bar although it is less than Reno's.
+    // Four figures are out of their required bounds: the gain, mean and deviation of the turnaround, and the spread of
+    // the window. The spread is too large although it is less than Reno's.
     assert_eq!(missed.len(), 4, "{missed:#?}");
     assert!(missed[0].contains("reno at 4 ms: 1.20. A known cause"), "{missed:#?}");
     assert!(missed[0].ends_with("ensemble: retransmitted 2.7 %."), "{missed:#?}");

@@ -8,7 +8,8 @@ use crate::{
     paper::fair_tcp::{MeanDeviation, TWO_WINDOWS, WINDOW_DIFFERENCE_DEVIATION, WINDOWS},
 };
 
-/// The bar for the spread of an ensemble's window: at most this, in percent of the window's mean.
+/// The bound that the report checks: the spread (standard deviation) of an ensemble's window is at most this percentage
+/// of the window's mean.
 const MOST_SPREAD: f64 = 21.0;
 
 /// Returns the report section for Table 2 of the Fair-TCP paper: the windows of a session's

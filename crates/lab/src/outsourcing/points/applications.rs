@@ -25,8 +25,8 @@ struct OutsourcingWorkload {
 }
 
 impl OutsourcingWorkload {
-    /// Returns the estimated seconds at this distance. With a cache, a round trip does not cross
-    /// the link.
+    /// Returns the estimated seconds at this distance. With a cache, the workload's round trips end at the gateway and
+    /// do not cross the link.
     fn seconds(&self, way: StorageDistance, is_cached: bool) -> f64 {
         let delay = match way {
             StorageDistance::Delay(delay) => f64::from(delay),
@@ -65,8 +65,8 @@ fn postmark(files: u32, transactions: u32) -> OutsourcingWorkload {
         name: "postmark",
         task: WorkloadTask::Postmark(Postmark { files, transactions, ..Postmark::default() }),
         seconds: 0.5 + f64::from(files + transactions) / 5000.0,
-        // A transaction creates or deletes a file, and reads or appends to another. Both steps wait
-        // for some blocks one after the other.
+        // A transaction creates or deletes a file, and reads or appends to another. In both steps the file system waits
+        // for some blocks one after the other, a round trip for each.
         trips: f64::from(files) * 12.0 + f64::from(transactions) * 12.0,
     }
 }
@@ -80,8 +80,8 @@ fn beyond_memory(files: u32, transactions: u32) -> OutsourcingWorkload {
         name: "postmark",
         task: WorkloadTask::Postmark(postmark),
         seconds: 1.0 + f64::from(files + transactions) / 1000.0,
-        // Half of the transactions wait for a read of a file or of its end. Writes wait less, since
-        // several are in flight.
+        // Half of the transactions wait for a read of a file or of its end. Writes wait for fewer round trips, since
+        // several writes are in flight at once.
         trips: f64::from(transactions) + f64::from(files) / 20.0,
     }
 }
@@ -122,9 +122,9 @@ fn surge(scale: ExperimentScale, is_sync: bool) -> OutsourcingWorkload {
         users: scale.pick(20, 100),
         seconds: scale.pick(4, 30),
         warm_up: scale.pick(1, 5),
-        // The pace of the users. The paper's 400 users sent 3058 requests per second. At Surge's
-        // own pace they would send 30 times fewer, and the result would depend only on their
-        // reading time.
+        // Requests are sent this many times as fast as Surge's users would send them. The paper's 400 users sent 3058
+        // requests per second. At Surge's own pace they would send 30 times fewer, and the result would depend only on
+        // their reading time.
         pace: 30.0,
     };
     let seconds = f64::from(surge.seconds + surge.warm_up) + scale.pick(2.0, 10.0);
@@ -159,8 +159,8 @@ fn all(scale: ExperimentScale, is_sync: bool) -> Vec<(OutsourcingWorkload, Optio
     };
     let mut all = vec![(sdet, None), postmark];
     match (scale, is_sync) {
-        // A quick run leaves out the build, which takes longer than all others together. With
-        // synchronous metadata it has few workloads, since these are slow.
+        // A quick run leaves out the build, which takes longer than all others together. With synchronous metadata it
+        // has only SDET and PostMark, since the others are slow then.
         (ExperimentScale::Quick, true) => {}
         (ExperimentScale::Quick, false) => {
             all.extend([(surge(scale, is_sync), None), (tpcc(scale), None)])
@@ -182,7 +182,7 @@ pub(super) fn table_2(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     for (meta, options) in [SOFT, SYNC] {
         for how in ["plain", "gateway"] {
             let quick: &[StorageDistance] = if how == "gateway" { &FEWER } else { &FEW };
-            // A gateway hides the distance to remote storage, so there is none with a local disk.
+            // A gateway hides the distance to remote storage, so no point has a gateway and a local disk.
             let full: &[StorageDistance] = if how == "gateway" { &FEW[1..] } else { &WAYS };
             for way in scale.pick(quick, full) {
                 let plain = way.over(mounted(volume(roomy(scale)), options));
@@ -328,8 +328,8 @@ pub(super) fn figure_7(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         let gateway = (percent > 0).then(|| SiteGateway {
             dram: (set * percent / 100).next_multiple_of(1 << 20),
             nvram: 1 << 20,
-            // The gateway also answers reads from its log. Make the log as small as possible, so
-            // that `dram` determines what is cached.
+            // The gateway also answers reads from its log. Make the log as small as possible, so that the setting
+            // `dram` determines which share of the files is cached.
             log: 8 << 20,
             ..SiteGateway::default()
         });

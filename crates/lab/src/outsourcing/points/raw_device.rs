@@ -15,7 +15,7 @@ const ACCESSES: [(&str, MicroAccessPattern, MicroAccess); 6] = [
     ("identical-write", MicroAccessPattern::Identical, MicroAccess::Write),
 ];
 
-/// A quick run measures only this number of the accesses: it omits those to identical blocks.
+/// A quick run measures only the first accesses of the list, this many: not those to identical blocks.
 const QUICK_ACCESSES: usize = 4;
 
 fn micro(
@@ -37,7 +37,7 @@ fn micro(
 }
 
 fn point(name: String, site: LabSite, micro: Micro, runs: u32) -> ExperimentPoint {
-    // Seconds after the measured time: a sample of the writes is read back, and the run ends.
+    // Seconds that a run takes after the measured time: for writes, a sample of the blocks is read back.
     let after = if micro.access == MicroAccess::Write { 1.2 } else { 0.2 };
     let seconds = f64::from(micro.seconds + micro.warm_up_seconds) + after;
     ExperimentPoint { name, site, task: WorkloadTask::Micro(micro), runs, seconds, windows: false }
@@ -49,10 +49,10 @@ fn small_disk(name: &str, set_mib: u32, scale: ExperimentScale) -> SiteDisk {
     let mut disk = disk(name);
     if scale == ExperimentScale::Quick && name != "null" {
         let cache = match name {
-            // The cache has a quarter of the set, as in the paper: writes to blocks that are
-            // already in the cache are merged. It needs at least half a megabyte; otherwise
-            // sequential writes would wait for free space, too. Each of eight arms takes 33 ms for
-            // a write, and meanwhile blocks arrive at half a millisecond each.
+            // The cache has a quarter of the set, as in the paper: writes to blocks that are already in the cache are
+            // merged. It needs at least half a megabyte; otherwise sequential writes would wait for free space, too.
+            // The array has eight arms, each of which takes 33 ms for a write; meanwhile a block arrives every half
+            // millisecond.
             "array" => format!("{}MiB", set_mib / 4),
             // The disk model divides its cache into 16 runs of blocks. Random writes fill these
             // runs, however long a run may be.
@@ -70,7 +70,8 @@ pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     for (name, cache_mib) in [("dnes", 2), ("ddys", 4), ("array", 128), ("null", 256)] {
         let set = scale.pick(16, 4 * cache_mib);
         let base = device(small_disk(name, set, scale), u64::from(set) + 16);
-        // A quick run leaves out the node without a link, the row that shows least about distance.
+        // A quick run leaves out the row `target` (a node without a link), since this row shows least about the effect
+        // of distance.
         let is_asked = |way: &StorageDistance| {
             scale == ExperimentScale::Full || *way != StorageDistance::Target
         };
@@ -93,7 +94,7 @@ pub(super) fn table_1(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points with requests of 1 to 64 KiB, on a disk that takes no time.
+/// Returns the points to measure with requests of 1 to 64 KiB, on a simulated disk that answers at once.
 pub(super) fn sweep(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let set = scale.pick(16, 64);
     let base = device(disk("null"), u64::from(set) + 16);
@@ -169,7 +170,8 @@ pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points with other targets and initiators in place of ours, on a disk in memory.
+/// Returns the points to measure with programs of other projects as target and initiator in place of Forebay's, on a
+/// disk in memory.
 pub(super) fn peers(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     // Keep all volumes in memory, since tgt has no simulated disk.
     let base = device(SiteDisk::default(), 80);

@@ -62,8 +62,8 @@ pub(super) fn gigabit(delay: u32, mtu: u16) -> SiteLink {
     SiteLink::alike(wan::DirectionSettings {
         delay: Duration::from_millis(delay.into()),
         rate: Some(1_000_000_000),
-        // The queue holds the data in flight at 8 ms. A shorter one would drop segments that TCP is
-        // allowed to send.
+        // The queue has space for all data in flight at a delay of 8 ms. A shorter queue would drop segments that TCP
+        // is allowed to send.
         queue_bytes: 2 << 20,
         mtu,
         ..wan::DirectionSettings::default()

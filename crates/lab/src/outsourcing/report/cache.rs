@@ -81,8 +81,7 @@ fn figure_6_bounds() -> String {
         .join(", ")
 }
 
-/// Returns a table with the rate of PostMark without a cache, as a share of its rate without
-/// background load.
+/// Returns a table with the rate of PostMark without a cache, divided by its rate without background load.
 fn figure_6_shares(measured: &MeasuredPoints<'_>) -> ReportTable {
     let table = ReportTable::new("Without a cache: as a share of no load", "load, % of 155 Mbit/s")
         .column("PostMark", "of no load");
@@ -231,8 +230,8 @@ pub fn figure_7(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Explains a result with the time of a transaction in three cases: without cache, load and delay;
-/// with load or delay; and with a cache, too.
+/// Returns a sentence with the time of a transaction in three cases: `whole` without cache, load and delay; `bare` with
+/// load or delay and no cache; `cached` with load or delay and a cache.
 fn of_its_own(
     measured: &MeasuredPoints<'_>,
     whole: &str,

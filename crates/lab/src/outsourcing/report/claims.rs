@@ -14,8 +14,7 @@ use crate::{
 
 /// Returns the statements of the paper, each with the measured ratios for it.
 pub fn findings(measured: &MeasuredPoints<'_>) -> Vec<Finding> {
-    // Returns the ratios of pairs of points: the point with a setting, and the point with which it
-    // is compared.
+    // Returns for each pair of points the ratio of the first point's figure to the second's.
     let pairs = |pairs: Vec<[String; 2]>| -> Vec<MeasuredRatio> {
         let ratios =
             pairs.iter().flat_map(|[over, under]| measured.ratios([over, under], "", "1/s"));
@@ -92,8 +91,7 @@ const CLAIMS: [PaperClaim; 8] = [
     ),
 ];
 
-/// This claim is about reads: a disk's cache can hide the round trip of a write, but not that of a
-/// read.
+/// The claim is checked with reads only, because a disk's write cache can hide the round trip of a write.
 const ROUND_TRIP: PaperClaim = PaperClaim {
     place: "Equation (1), section 4.1",
     statement: "a read over a link with a delay takes one round trip longer than without the delay, on each disk",
@@ -128,8 +126,8 @@ fn round_trips(measured: &MeasuredPoints<'_>) -> Vec<MeasuredRatio> {
     ratios
 }
 
-/// Returns for each file system the share of its speed that SDET keeps at 8 ms on the array,
-/// divided by the share on one disk.
+/// For each file system, divides SDET's speed at 8 ms by its speed at 0 ms, on the array and on one disk. Returns the
+/// array's quotient divided by the disk's.
 fn array(measured: &MeasuredPoints<'_>) -> Vec<MeasuredRatio> {
     let kept = |disk: &str, file_system: &str| {
         let at =

@@ -93,8 +93,8 @@ pub fn protocol(measured: &MeasuredPoints<'_>) -> Option<f64> {
     protocol_time(&measured.requests(LatencyRule::Answered))
 }
 
-/// Returns the time in ms that [`LatencyRule::Answered`] predicts for one of our requests, or
-/// `None` if the local time of its disk was not measured.
+/// Returns the time in ms that [`LatencyRule::Answered`] predicts for one of our requests, or `None` if the disk's time
+/// without a network was not measured.
 pub fn foretold(
     measured: &MeasuredPoints<'_>,
     disk: usize,
@@ -197,8 +197,8 @@ fn residuals(measured: &MeasuredPoints<'_>, iscsi: f64) -> ReportTable {
     )
 }
 
-/// Returns a deviation for each disk and access that [`LatencyRule::Answered`] does not predict
-/// well, at the delay with the largest difference.
+/// Returns a sentence for the report (a deviation) for each disk and access that [`LatencyRule::Answered`] does not
+/// predict well, at the delay with the largest difference.
 fn far_from_rule(measured: &MeasuredPoints<'_>, iscsi: f64) -> Vec<String> {
     let mut deviations = vec![];
     for (disk, shown) in DISKS_SHOWN.iter().enumerate() {

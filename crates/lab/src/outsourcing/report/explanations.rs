@@ -2,26 +2,27 @@
 
 use crate::{MeasuredPoints, rounded};
 
-/// The rates of a workload per second over a link without and with a delay.
+/// How often a workload completes an operation per second: over a link without a delay, and over the same link with a
+/// delay.
 #[derive(Clone, Copy, Debug)]
 pub struct NearFarRates {
-    /// Rate over a link without a delay. It includes all costs other than the delay.
+    /// Rate over a link without a delay. All costs other than the delay are included in it.
     pub near: f64,
     /// Rate of the workload over the same link with a delay.
     pub far: f64,
 }
 
 impl NearFarRates {
-    /// Returns the time of an operation without distance in milliseconds, and the number of round
-    /// trips for which an operation waits over the distance.
+    /// Returns two numbers: the time in milliseconds that an operation takes without a delay, and the number of round
+    /// trips by which the delay makes it longer.
     fn taken_apart(self, round_trip_ms: f64) -> (f64, f64) {
         let [near, far] = [self.near, self.far].map(|rate| 1000.0 / rate);
         (near, (far - near) / round_trip_ms)
     }
 }
 
-/// Explains why a share of the local performance differs from the paper's: compares the time of an
-/// operation without distance, and the number of its round trips.
+/// Explains why the share of local performance that a workload keeps differs from the paper's: compares with the paper
+/// the time of an operation without distance, and the number of round trips for which it waits.
 pub fn waits(
     one: &str,
     ours: NearFarRates,
@@ -67,10 +68,9 @@ fn alike(a: f64, b: f64) -> bool {
     (0.5..=2.0).contains(&(a / b))
 }
 
-/// Estimates how much of the link's bandwidth, besides background traffic, a run has used at most.
-/// The link counts bytes until all written data has been sent, which is longer than the measured
-/// time, so the result is an upper bound. Returns `None` if it exceeds the free bandwidth and
-/// therefore shows nothing, or if bytes or time are unknown.
+/// Returns a sentence with an upper bound of the bandwidth that a run has used besides background traffic. The run may
+/// have used less, since the link also counts bytes that were sent after the measured time. Returns `None` if the bound
+/// exceeds the free bandwidth and therefore shows nothing, or if bytes or time are unknown.
 pub fn sent(
     measured: &MeasuredPoints<'_>,
     point: &str,
@@ -92,8 +92,8 @@ pub fn sent(
     })
 }
 
-/// Describes the mean time of a write at the node for two points. Each point comes with words that
-/// describe it.
+/// Returns a sentence with the mean time of a write at the node in two points. `points` has the name of each point, and
+/// the words that describe it in the sentence.
 pub fn writes_at_node(measured: &MeasuredPoints<'_>, points: [(&str, &str); 2]) -> Option<String> {
     let [a, b] = points.map(|(point, with)| {
         let mean = measured.value(point, "node 1 time_write", "ms")?;
@@ -128,8 +128,8 @@ mod tests {
 
     #[test]
     fn a_share_is_divided_into_local_time_and_round_trips() {
-        // Rates of TPC-C here: an operation waits for about as many round trips as in the paper,
-        // and takes a sixtieth of the paper's time without distance.
+        // TPC-C: an operation waits for about as many round trips here as in the paper, but without distance it takes a
+        // sixtieth of the paper's time.
         let ours = NearFarRates { near: 700.0, far: 69.4 };
         let paper = NearFarRates { near: 12.25, far: 10.5 };
         let told = waits("A transaction", ours, paper, 16.0).unwrap();

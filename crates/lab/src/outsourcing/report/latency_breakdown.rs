@@ -58,8 +58,8 @@ fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
     let table = ReportTable::new("One request of 8 KiB over 0 ms", "request")
         .column("read", "ms")
         .column("write", "ms");
-    // The paper's number excludes the time of the disk. Our number is the whole time, measured with
-    // a disk that takes no time.
+    // The paper's number does not include the time of the disk. Ours does, but it was measured with a simulated disk
+    // that answers at once.
     table.rows(
         HOWS,
         |(_, shown)| (*shown).to_owned(),
@@ -70,8 +70,8 @@ fn whole(measured: &MeasuredPoints<'_>) -> ReportTable {
     )
 }
 
-/// Returns the time of each part in µs. A part's time is the difference between the times of a
-/// request that passes the part and one that does not; the node's time comes from its own counters.
+/// Returns the mean time in µs that each component adds to a request of 8 KiB. A component's time is the difference
+/// between a request that passes through it and one that does not; the node's time comes from the node's own counters.
 fn times(measured: &MeasuredPoints<'_>, way: &str) -> [(&'static str, Option<f64>); 4] {
     let whole = |how: &str| measured.value(&format!("figure-2/{how}/{way}"), "", "us");
     let node =

@@ -108,8 +108,8 @@ fn plot(measured: &MeasuredPoints<'_>, n: usize, iscsi: Option<f64>) -> Plot {
     plot
 }
 
-/// Returns a deviation for each access for which a delay of 8 ms costs more or less than in the
-/// paper, with the disk's own time.
+/// Returns a sentence for the report (a deviation) for each access that a delay of 8 ms makes longer by more or less
+/// than in the paper, with the disk's own time as the explanation.
 fn slopes(measured: &MeasuredPoints<'_>, n: usize, disk: &str) -> Vec<String> {
     let deviation = |(column, access): (usize, &str)| {
         let time = |at: &str| measured.value(&point(disk, access, at), "", "ms");
@@ -197,8 +197,8 @@ pub fn sweep(measured: &MeasuredPoints<'_>) -> Section {
     section
 }
 
-/// Compares the time of a sequential read of 8 KiB here and in the paper. This explains throughput,
-/// since most of the time is not data transfer.
+/// Compares the time of a sequential read of 8 KiB here and in the paper. The comparison explains a difference in
+/// throughput, since a request spends most of its time on other work than data transfer.
 fn of_8_kib(measured: &MeasuredPoints<'_>) -> Option<String> {
     let ours = measured.value(&point("null", "sequential-read", "0ms"), "", "ms")?;
     Some(format!(

@@ -73,7 +73,8 @@ fn storage_sentence(measured: &MeasuredPoints<'_>, start: &str) -> String {
     }
 }
 
-/// Divides one cell by another. If one has no number, the result has the reason instead.
+/// Divides the number of one table cell by that of another. If a cell has no number, returns a cell with the reason why
+/// it is missing.
 fn share(of: &Cell, whole: &Cell) -> Cell {
     let quotient = of.by(whole);
     if quotient.ours.is_some() {
@@ -90,9 +91,9 @@ fn noted(cell: Cell, words: &PaperStatement) -> Cell {
     if cell.ours.is_some() { cell.note(&words.note()) } else { cell }
 }
 
-/// Returns a deviation for each column of a table of shares: for the row that differs most from the
-/// paper, if the difference is more than `tolerance`. `why` returns the explanations for a column
-/// (by index) and a row (by name).
+/// Returns for each column of a table of shares a sentence (a deviation) about the row that differs most from the
+/// paper, if the difference is more than `tolerance`. `why` returns the explanations for a column (by index) and a row
+/// (by name).
 fn farthest(
     table: &ReportTable,
     tolerance: f64,

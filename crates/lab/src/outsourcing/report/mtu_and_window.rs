@@ -9,9 +9,9 @@ use crate::{
     },
 };
 
-/// A workload that is measured with two settings: the word in the names of measured points, the
-/// name in the report, the unit of its figure, and what the paper says about the ratio of the two
-/// settings. That is a number or a range, possibly at one delay only, or a statement.
+/// A workload that is measured with two settings of the MTU or of the socket buffers. The fields are the word in the
+/// names of measured points, the name in the report, the unit of the workload's figure, and the paper's result for the
+/// ratio of the two settings: either a number or range, possibly for one delay only, or a statement in words.
 struct Compared {
     word: &'static str,
     name: &'static str,
@@ -98,8 +98,8 @@ pub fn section(measured: &MeasuredPoints<'_>) -> Section {
 
 const WINDOWS: [&str; 2] = ["64k", "640k"];
 
-/// Returns a deviation if the small window costs performance, contrary to the paper's statement. It
-/// names the delay at which the small window costs most.
+/// Returns a sentence (a deviation) if performance is lower with the small window, contrary to the paper's statement.
+/// The sentence names the delay at which the small window costs most.
 fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
     let of = |compared: &Compared| {
         let words = compared.words?;
@@ -118,8 +118,8 @@ fn harmed(measured: &MeasuredPoints<'_>, windows: &[Compared]) -> Vec<String> {
 const TOGETHER: &str = "The packets of a segment cross the emulated link together (segmentation offload at both ends), so that more packets cost \
                         almost nothing; in the paper each packet costs an interrupt at both ends and both gateways.";
 
-/// Ratios that differ by more than this are reported: a quarter of the paper's effect of packet
-/// length.
+/// A ratio that differs from the paper's by more than this is reported. This value is a quarter of the effect that
+/// packet length has in the paper.
 const DIFFERENT: f64 = 0.04;
 
 /// Returns a table of the performance with both settings, for each delay.

@@ -55,8 +55,8 @@ fn the_papers_own_numbers_match_the_paper() {
     // the paper prints as 0.00 ms for the null device have no ratio.
     assert_eq!(ratios.len(), 7 * 4 * 8 - 4);
     let off = ratios.iter().filter(|ratio| (*ratio - 1.0).abs() > 0.03).count();
-    // The paper prints 0.01 ms for any time up to 0.015 ms. The two throughputs of these times
-    // therefore differ by more than 0.03.
+    // The paper prints 0.01 ms for any time up to 0.015 ms. Therefore the throughputs that the test computes from these
+    // two times are off by more than 0.03.
     assert_eq!(off, 2, "{ratios:?}");
     assert_eq!(table_1.deviations, Vec::<String>::new());
     assert!(
@@ -83,8 +83,8 @@ fn the_rules_are_set_against_both_tables() {
     assert!((sum.paper.unwrap().least - 0.769).abs() < 0.001, "{sum:?}");
     let answered = cell("with masking and the disk's answer", "mean |residual|");
     assert!((answered.paper.unwrap().least - 0.221).abs() < 0.001, "{answered:?}");
-    // The measured times are the paper's. The mean residual still differs, since `T_iSCSI` is the
-    // median of these times here and the sum of Figure 2 in the paper.
+    // The measured times are the paper's. Their mean difference from the prediction still differs from the paper's,
+    // since `T_iSCSI` is the median of these times here and the sum of Figure 2 in the paper.
     assert!(answered.ours.unwrap() < 0.25, "{answered:?}");
     assert_eq!(cell("equation (1)", "requests").ours, Some(80.0));
     assert!(fits.text[1].contains("0.408 ms in the paper"), "{:?}", fits.text);
@@ -244,8 +244,8 @@ fn a_plot_is_compared_with_the_papers_text_and_explained_by_measured_reasons() {
     );
     let six = told("Figure 6");
     assert!(six.contains("0.9 instead of 0.4") && six.contains("of 10 MiB it sent 1 MiB"), "{six}");
-    // The rate without load is the paper's. Whether bandwidth limits the run is unknown, because no
-    // bytes were counted.
+    // The rate without load is the paper's. No bytes were counted, so the report cannot say if bandwidth limits the
+    // run.
     assert!(six.contains("at 70, 0.9 instead of 0.363. No reason for it is known."), "{six}");
     let seven = told("Figure 7");
     assert!(seven.contains("60 % at 8 ms: 0.5; the paper says \"to mask a one-way"), "{seven}");

@@ -84,5 +84,5 @@ impl GatewayComparison<'_> {
     }
 }
 
-/// The processors are considered the bottleneck if they are busy for a larger share of the time.
+/// If the processors are busy for a larger share of the time than this, the report considers them the bottleneck.
 const BUSY: f64 = 0.7;

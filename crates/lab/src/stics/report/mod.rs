@@ -44,8 +44,7 @@ pub fn report(records: &[PointRecord], left_out: &[(String, String)]) -> LabRepo
         .section(postmark::table_8(&measured))
 }
 
-/// Adds the paper's number to a cell with one of our ratios. A cell without a measurement is
-/// returned unchanged.
+/// Adds the paper's number to a cell with one of our ratios. Returns a cell without a measured ratio unchanged.
 fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     if ratio.ours.is_none() {
         return ratio;
@@ -53,8 +52,8 @@ fn claimed(ratio: Cell, claim: &PaperFigure) -> Cell {
     ratio.beside_printed(claim.printed())
 }
 
-/// Adds one deviation for several ratios with the same claim: it describes the ratio with the
-/// largest difference, with its explanations, and states how many ratios differ.
+/// Adds one sentence to the report (a deviation) for several ratios to which the same claim of the paper applies. The
+/// sentence describes the ratio that differs most, with explanations, and states how many ratios differ.
 fn farthest(
     measured: &MeasuredPoints<'_>,
     section: Section,
@@ -101,8 +100,8 @@ fn counted(
     (!values.is_empty()).then(|| values.iter().sum())
 }
 
-/// Returns the sum of counters as a cell, with the taints of the point, or the reason why the point
-/// is missing. Counters that a record lacks are 0, because a record omits counters that did not
+/// Returns a cell with the sum of counters of a point and the reasons to doubt the point (taints). If the point was not
+/// measured, the cell has the reason. Counters that a record lacks are 0, because a record omits counters that did not
 /// change.
 fn counted_cell(measured: &MeasuredPoints<'_>, point: &str, is_one: impl Fn(&str) -> bool) -> Cell {
     match measured.record(point) {

@@ -179,8 +179,8 @@ fn deviations_from_the_paper_are_reported_with_the_measured_reasons() {
         let mut sections = report.sections.iter();
         sections.find(|it| it.title.starts_with(start)).expect("it").deviations.clone()
     };
-    // Every gain is 2.0. The paper's ranges are 1.6 to 2.1 for report after complete, which
-    // matches, and 2.69 to 4.18 for immediate report, which does not.
+    // Every gain is 2.0. The paper's ranges are 1.6 to 2.1 for report after complete, which 2.0 is in, and 2.69 to 4.18
+    // for immediate report, which 2.0 is not in.
     let six = told("Figure 6");
     assert_eq!(six.len(), 1, "{six:#?}");
     assert!(six[0].contains("2 instead of 2.69 to 4.18"), "{six:#?}");

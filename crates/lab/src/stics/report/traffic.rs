@@ -101,8 +101,8 @@ fn elsewhere(
     deviation(&what, ratio, &claim, [joined(measured), read(measured)])
 }
 
-/// Describes how the gateway merges writes: number and length of the writes that it receives and of
-/// those that it sends.
+/// Describes how the gateway merges writes: number and length of the writes that the gateway receives and of those that
+/// it sends to the node.
 fn joined(measured: &MeasuredPoints<'_>) -> Option<String> {
     let of = |figure: &str| {
         counted(measured, STICS, |name| name == format!("gateway cache {figure}"))
@@ -138,7 +138,7 @@ fn read(measured: &MeasuredPoints<'_>) -> Option<String> {
     ))
 }
 
-/// Divides the count with a gateway by the count without one, and adds the paper's ratio.
+/// Returns a cell with the count with a gateway divided by the count without one, and with the paper's ratio.
 fn by(cached: &Cell, plain: &Cell, paper: f64) -> Cell {
     if plain.ours == Some(0.0) {
         return Cell::words("iSCSI has none").beside(paper);
