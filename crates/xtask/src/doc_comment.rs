@@ -44,8 +44,8 @@ pub fn first_paragraph(attributes: &[syn::Attribute]) -> String {
     first.map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns `page` with `text` as the content of its generated part `title`. The part stands between the lines `<!--
-/// title: written by ... -->` and `<!-- End of title -->`.
+/// Replaces the generated part `title` of a page by `text`, and returns the new page. The part stands between the lines
+/// `<!-- title: written by ... -->` and `<!-- End of title -->`.
 pub fn with_part(page: &str, title: &str, text: &str) -> Result<String> {
     let begin = format!("<!-- {title}: written by `cargo xtask reference` -->\n");
     let end = format!("<!-- End of {title} -->\n");

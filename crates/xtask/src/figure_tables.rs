@@ -57,7 +57,8 @@ const FORMS: [(&str, &str); 4] = [
     ("ProcessCounters", "[Counters](#counters)"),
 ];
 
-/// The unit of a number by the end of the figure's name. The first row that matches applies.
+/// Pairs of the end of a figure's name, such as `_ms`, and the unit of such a figure. The first pair that matches the
+/// name applies.
 const UNITS: [(&str, &str); 13] = [
     ("rate", "bytes/s"),
     ("rate_limit", "bytes/s"),

@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: runs each fuzz target for a number of executions, with the stable toolchain.
 //!
-//! `cargo fuzz` uses options of the nightly compiler. The coverage passes of the stable compiler do
-//! the same, and libFuzzer needs no more than those.
+//! `cargo fuzz` uses options of the nightly compiler. The stable compiler also has the coverage passes that libFuzzer
+//! needs, so this command uses those.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,8 +24,8 @@ const INPUT_SECONDS: u32 = 20;
 const MEMORY_MIB: u32 = 1024;
 /// Longest input in bytes: several PDUs of the longest kind that the targets make.
 const LONGEST_INPUT: u32 = 8192;
-/// The only supported target triple. It is named in the build command, so that build scripts and
-/// procedural macros are compiled without coverage.
+/// The only supported target triple. The build command names it explicitly, because cargo then compiles build scripts
+/// and procedural macros without the options for coverage.
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 /// Compiler options for the coverage that libFuzzer needs: counters, a table of code locations,
 /// operands of comparisons.

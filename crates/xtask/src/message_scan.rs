@@ -3,7 +3,8 @@
 //! A failure is made by `Failure::new(message)` or `Failure::settings(message)`, usually followed by
 //! `.remedy(remedy)`; an event by `error!` or `warn!`, with a field `remedy`, or with a field `failure`, which prints the
 //! remedy of that failure. Texts are followed through local variables, closures, functions and constants of the same
-//! file, through functions and constants of other files whose names end in `_remedy`, and through the branches of `if` and `match`.
+//! file, through functions and constants of other files whose names end in `_remedy`, and through the branches of `if`
+//! and `match`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +16,7 @@ use syn::{Expr, ExprMethodCall, Lit, Pat, Stmt};
 /// Stands for each value in the text of a message.
 pub const VALUE: &str = "…";
 
-/// At most this many references to variables and functions are followed, one from the other; the source has no longer
+/// The longest chain of variables and functions that is followed from a message to its text. The source has no longer
 /// chain.
 const DEPTH: usize = 6;
 

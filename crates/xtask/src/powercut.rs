@@ -1,9 +1,9 @@
 //! A file system for tests. When the simulated power fails, it loses, reorders and tears unsynced
 //! writes.
 //!
-//! It runs in this process and is mounted with FUSE, so that the real program can use it. Every
-//! write(2) arrives here at once: the kernel caches pages for reads, but writes through them. Only
-//! the dirty pages of a shared mapping wait in the kernel until msync(2) or the end of the process.
+//! It runs in this process and is mounted with FUSE, so that the real program can use it. Every write(2) reaches this
+//! process at once, since the kernel's page cache for this file system is write-through. Only the dirty pages of a
+//! shared mapping wait in the kernel until msync(2) or the end of the process.
 //!
 //! | call | bytes or names that become stable |
 //! |---|---|

@@ -9,7 +9,8 @@ use anyhow::Result;
 
 use crate::tally::StepTally;
 
-/// The number of places for concurrent steps that a step takes, and the steps that may not run at the same time.
+/// What a step needs to run concurrently with others: the number of places that it takes, and the kinds of steps that
+/// may not run at the same time. The run has a fixed number of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepNeed {
     /// Number of places that the step takes: one, or more if it keeps several processors busy.
@@ -25,8 +26,8 @@ pub struct StepNeed {
 pub enum KernelChange {
     /// Mounts file systems on block devices.
     Mounts,
-    /// Creates mount namespaces. Each namespace keeps a copy of other steps' mounts, which keeps
-    /// their devices in use.
+    /// Creates mount namespaces. Each new namespace keeps a copy of the mounts that other steps have made, so that the
+    /// devices of these mounts stay in use.
     Namespaces,
     /// Does both of these, or creates network links or loads congestion controls with names that
     /// other steps use, too.
@@ -99,7 +100,7 @@ impl SideStep {
     }
 }
 
-/// Starts the steps in this order whenever enough places are free. Steps with `is_alone` run last,
+/// Runs the steps. Starts each, in the given order, when enough places are free for it. Steps with `is_alone` run last,
 /// one after the other. Calls `report` on the calling thread. Returns when all steps have ended.
 pub fn run(steps: Vec<SideStep>, places: usize, mut report: impl FnMut(SideStepEvent)) {
     let (alone, beside): (Vec<_>, Vec<_>) = steps.into_iter().partition(|step| step.need.is_alone);

@@ -44,7 +44,7 @@ impl<'a> StepList<'a> {
         self.steps.push(ListedStep { name: name.to_owned(), need, run: Box::new(run) });
     }
 
-    /// Records something that the steps of this list do not test, for the end of the output.
+    /// Records something that the steps of this list do not test. The output ends with a list of these.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
     }
@@ -73,9 +73,9 @@ impl<'a> StepList<'a> {
         Ok(fs::write(result, tally.to_json())?)
     }
 
-    /// Returns the steps for [`Steps::run_side_by_side`]. Each runs this program with `arguments`,
-    /// followed by the name of the step and the file for its result. These arguments must make the
-    /// program call [`StepList::run_for_another`].
+    /// Converts the list to steps for [`Steps::run_side_by_side`]. Each step starts a process of this program with
+    /// `arguments`, followed by the name of the step and the file for its result. These arguments must make the program
+    /// call [`StepList::run_for_another`].
     pub fn beside(self, steps: &mut Steps, arguments: &[OsString]) -> Vec<SideStep> {
         self.left_out.into_iter().for_each(|what| steps.leave_out(what));
         let beside = self.steps.into_iter().map(|step| {

@@ -95,7 +95,7 @@ impl Steps {
         }
     }
 
-    /// Records each of these steps as failed, because they need the step `needed` and that one has
+    /// Records the steps `names` as failed without running them, because they depend on the step `needed`, which has
     /// failed. Skips names that the filter excludes.
     pub fn fail_all<'a>(&mut self, needed: &str, names: impl IntoIterator<Item = &'a str>) {
         for name in names {

@@ -75,8 +75,8 @@ const BUILD_SECONDS: &str = "XTASK_BUILD_SECONDS";
 /// more than they compute.
 const PLACES_PER_PROCESSOR: usize = 2;
 
-/// Runs every step that `wanted` selects. A process that gets `arguments`, the name of a step and a
-/// file runs only that step. Returns true if no case failed.
+/// Runs every step that `wanted` selects. Steps may run in processes of their own: this program, started with
+/// `arguments`, the name of a step and a file for the result, runs only that step. Returns true if no case failed.
 pub fn test(wanted: &SuiteOptions, arguments: &[OsString]) -> bool {
     let mut steps = Steps::new(wanted.filter.clone());
     if let Some(seconds) = std::env::var(BUILD_SECONDS).ok().and_then(|text| text.parse().ok()) {
@@ -208,9 +208,8 @@ fn test_steps(
     steps
 }
 
-/// The steps that start first: those that take longest, and those that exclude others. Steps that
-/// change kernel state may have to run one after the other. They start early; otherwise some of
-/// them would still have to run, one by one, after all other steps have ended.
+/// The steps that start first: those that take longest, and those that change kernel state. The latter may have to run
+/// one after the other; if they started late, some would still have to run when all other steps have ended.
 const FIRST: [&str; 22] = [
     "check: clippy",
     "check: fuzz targets compile",

@@ -32,16 +32,19 @@ struct ExemptionKind {
     most: usize,
 }
 
-/// Structs with one field for each key of a settings file or option of a command.
+/// Exempt from the bound on fields: structs that have a field for each key of a settings file or for each option of a
+/// command.
 const SETTINGS: ExemptionKind = ExemptionKind { section: "settings", most: usize::MAX };
 
-/// Structs with the fields of a record that is defined elsewhere: on disk, on the wire or in the kernel.
+/// Exempt from the bound on fields: structs with the fields of a record that is defined elsewhere: on disk, on the wire
+/// or in the kernel.
 const RECORDS: ExemptionKind = ExemptionKind { section: "records", most: usize::MAX };
 
 /// Functions whose body is a single table, which may exceed the bound on lines.
 const TABLES: ExemptionKind = ExemptionKind { section: "tables", most: 5 };
 
-/// Type names that several crates use by convention, each for one type of its own.
+/// Exempt from the bound on types with the same name: names that several crates use by convention, such as `Error`,
+/// each for one type of its own.
 const TYPE_NAMES: ExemptionKind = ExemptionKind { section: "type_names", most: 10 };
 
 const FILE_LINES: SourceBound =
@@ -90,7 +93,7 @@ const REPEATED_TYPE_NAMES: SourceBound = SourceBound {
     exempt: &[],
 };
 
-/// A bound on the source, with the measured value of each item to which it applies.
+/// A bound, and the name and measured value of each item of the source to which the bound applies.
 type BoundMeasurements = (&'static SourceBound, Vec<(String, usize)>);
 
 /// Checks the source against the bounds and the list of exceptions.
@@ -120,7 +123,7 @@ pub fn check(root: &Path) -> Result<String> {
 }
 
 /// Lowers the values in the list of exceptions to the measured ones, and removes entries that are no longer needed. If
-/// there is no list, writes one that has every item above a bound.
+/// there is no list, writes a new one with every item that exceeds a bound.
 pub fn shrink(root: &Path) -> Result<()> {
     let is_new = !root.join(exceptions::FILE).exists();
     let listed = Exceptions::read(root)?;
@@ -205,8 +208,8 @@ fn all_violations(measured: &[BoundMeasurements], listed: &Exceptions) -> Vec<St
     wrong
 }
 
-/// Returns a sentence for each exemption of an item that does not exceed the bound, and for each kind of exemption with
-/// too many items.
+/// Returns a sentence for each item that is listed as exempt but does not exceed the bound, and for each kind of
+/// exemption that has too many items.
 fn needless_exemptions(
     rule: &'static SourceBound,
     values: &[(String, usize)],
@@ -238,15 +241,15 @@ fn needless_exemptions(
     wrong
 }
 
-/// Returns a sentence for each value that exceeds the bound and its exception, and for each exception that is larger than
-/// needed.
+/// Returns a sentence for each value that exceeds the bound and its exception, and for each exception that is larger
+/// than needed.
 fn violations(
     rule: &'static SourceBound,
     values: &[(String, usize)],
     listed: &Exceptions,
 ) -> Vec<String> {
-    // If a file has two items of the same name, they share one exception, which must cover the
-    // larger value.
+    // If a file has two items of the same name, they share one entry in the list of exceptions, with the larger of
+    // their two values.
     let mut above: BTreeMap<&String, usize> = BTreeMap::new();
     for (name, value) in exceeding(rule, values, listed) {
         let most = above.entry(name).or_default();
@@ -344,8 +347,8 @@ mod tests {
         let (a, f) = ("\"crates/a/src/lib.rs A\" = \"r\"\n", "\"crates/a/src/lib.rs f\" = \"r\"\n");
         assert_eq!(wrong(&format!("[records]\n{a}[tables]\n{f}")), [""; 0]);
         assert_eq!(wrong(&format!("[settings]\n{a}[tables]\n{f}")), [""; 0]);
-        // The struct is listed with the tables and the function with the records: neither is
-        // exempt, and both entries are reported as needless.
+        // The entries of the struct and of the function are in the wrong sections: the struct under tables, the
+        // function under records. Neither item is exempt then, and both entries are reported as needless.
         assert_eq!(wrong(&format!("[records]\n{f}[tables]\n{a}")).len(), 4);
     }
 

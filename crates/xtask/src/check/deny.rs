@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use program::ProgramResult;
 
-/// Time limit for compiling cargo-deny, which takes minutes on two cores. Cargo keeps the program
-/// in its own folder afterwards.
+/// Time limit for compiling cargo-deny, which takes minutes on two cores. The program is compiled only once, since
+/// cargo then keeps it in its own folder.
 const INSTALL_LIMIT: Duration = Duration::from_secs(900);
 
 /// Time limit of one run of cargo-deny. It reads the lock file and, for advisories, fetches a small
@@ -37,7 +37,7 @@ pub fn advisories() -> Result<Advisories> {
         return Ok(Advisories::Clear);
     }
     if let Some(reason) = unreachable_database(&finished.output) {
-        // The database cannot be fetched now: use the copy that an earlier run has fetched.
+        // The database cannot be fetched now: use the copy of the database that an earlier run has fetched.
         let offline = deny(&["--offline"], &["advisories"])?;
         if offline.success() {
             return Ok(Advisories::Clear);
@@ -65,8 +65,8 @@ fn install() -> Result<()> {
         "cargo-deny is not installed: `cargo install cargo-deny --locked --debug` (some minutes, once)"
     );
     let mut command = Command::new("cargo");
-    // Unoptimized (`--debug`), because compiling takes most of the time; a check takes a few
-    // seconds in both cases.
+    // Compile cargo-deny without optimization (`--debug`), because compiling takes most of the time; a check takes a
+    // few seconds either way.
     let arguments = ["install", "cargo-deny", "--locked", "--debug", "--quiet"];
     command.args(arguments).env_remove("CARGO_TARGET_DIR");
     let finished = program::run(&mut command, INSTALL_LIMIT)?;

@@ -20,7 +20,8 @@ const GIT_LIMIT: Duration = Duration::from_secs(60);
 /// exceptions or exemptions.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Exceptions {
-    /// For each rule, the items that exceed its bound and their measured values. No commit may add to them.
+    /// For each rule, the items that exceed its bound and their measured values. No commit may add an item or raise the
+    /// sum of a rule's values.
     permitted: BTreeMap<String, BTreeMap<String, usize>>,
     /// For each kind of exemption, the items that may exceed the bound permanently, and the reason of each.
     exempt: BTreeMap<String, BTreeMap<String, String>>,
@@ -93,7 +94,7 @@ impl Exceptions {
     }
 
     /// Compares this list with the one of an earlier commit. Returns the reason to refuse it: a rule has more entries
-    /// than before, or their sum has grown. Entries may change their names, since files and types are renamed.
+    /// than before, or their sum has grown. Entries may change their names, since a commit may rename files and types.
     fn growth_since(&self, earlier: &Exceptions) -> Option<String> {
         self.permitted.iter().find_map(|(rule, values)| {
             let before = earlier.permitted.get(rule)?;
@@ -117,7 +118,8 @@ const HEADER: &str = "\
 # (tables, at most five); names that several types may have (type_names, at most ten).
 ";
 
-/// Checks in the history that no commit let the list grow. Returns the number of versions.
+/// Checks in the history that no commit let the list grow. Returns the number of versions of the list that the history
+/// has.
 pub fn check_history(root: &Path, now: &Exceptions) -> Result<usize> {
     let mut newer = now.clone();
     let log = git(root, &["log", "--format=%H", "--", FILE])?;

@@ -19,7 +19,7 @@ const fn place(name: &'static str, floor: u8, uses: &'static [&'static str]) -> 
     CrateFloor { name, floor, uses }
 }
 
-/// The table in a form that programs can read. `xtask` is not on a floor of the product. It uses no
+/// The table of ARCHITECTURE.md in a form that this check can read. `xtask` itself is in no line: the crate uses no
 /// crate of the product, because the check must run while the product does not compile.
 #[rustfmt::skip]
 const PLACES: &[CrateFloor] = &[

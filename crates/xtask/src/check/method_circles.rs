@@ -1,13 +1,13 @@
 //! Finds files that need each other through the methods of one type.
 //!
 //! A call such as `self.flush()` needs no import, so two files can call each other's methods although the order of the
-//! modules permits only one direction. For each type of a crate this check draws an arrow from a file to another one if a
-//! method of the type in the first file calls a method of the same type in the second. A free function that takes the
+//! modules permits only one direction. For each type of a crate this check draws an arrow from a file to another one if
+//! a method of the type in the first file calls a method of the same type in the second. A free function that takes the
 //! type counts as its method. A circle is a set of files in which each can reach each other one along the arrows.
 //!
-//! The receiver of a call is found without the compiler, by [`FunctionScope`]: from declared types of parameters and fields, and
-//! from the return types of functions of the same crate. Where that fails, a method name that only one type of the crate
-//! has is taken as a method of this type.
+//! The receiver of a call is found without the compiler, by [`FunctionScope`]: from declared types of parameters and
+//! fields, and from the return types of functions of the same crate. Where that fails, a method name that only one type
+//! of the crate has is taken as a method of this type.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,7 +118,7 @@ fn strongly_connected<'a>(
 /// A function with its body, and the types to which it belongs as a method.
 struct Body<'a> {
     file: &'a SourceFile,
-    /// The types whose method this is: the type of the `impl` block or, of a free function, the types that it takes.
+    /// The types whose method this is: the type of the `impl` block; for a free function, the types of its parameters.
     owners: Vec<String>,
     /// The type that `Self` means in the body.
     own_type: Option<String>,
@@ -278,13 +278,14 @@ impl<'ast> Visit<'ast> for MethodCallVisitor<'_> {
         visit::visit_expr_call(self, call);
     }
 
-    /// Visits the arguments of a macro if they are expressions. In other macros, such as `select!`, only calls of the form
+    /// Visits the arguments of a macro if they are expressions. In other macros, such as `select!`, only calls of the
+    /// form
     /// `variable.method(…)` are found.
     fn visit_macro(&mut self, call: &'ast Macro) {
         match Punctuated::<Expr, Token![,]>::parse_terminated.parse2(call.tokens.clone()) {
             Ok(arguments) => {
                 // `visit_expr` needs expressions that live as long as the file, and `arguments` is local. A second
-                // visitor with a shorter lifetime visits them.
+                // visitor with a shorter lifetime therefore visits the arguments.
                 let mut inner = MethodCallVisitor {
                     scope: self.scope.clone(),
                     found: std::mem::take(&mut self.found),

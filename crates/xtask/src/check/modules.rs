@@ -50,8 +50,8 @@ fn check_crate(root: &Path, wrong: &mut Vec<String>) -> Result<usize> {
     Ok(count)
 }
 
-/// The modules of a crate in the order of its root, and the index of the module of each name that
-/// the root re-exports.
+/// The modules of a crate in the order of its root, and for each name that the root re-exports, the position of the
+/// module that defines it.
 struct ModuleOrder {
     modules: Vec<String>,
     exports: HashMap<String, usize>,
@@ -102,7 +102,7 @@ impl ModuleOrder {
     }
 }
 
-/// Returns the first path segment of each path that begins with `root` in the code.
+/// Returns the segment after `root` in each path of the code that begins with `root`: for `crate::` the module names.
 fn first_segments<'a>(code: &'a str, root: &str) -> Vec<&'a str> {
     let mut names = vec![];
     for (at, _) in code.match_indices(root) {

@@ -13,8 +13,8 @@ use crate::check::text;
 /// Upper bound on the words of all pages, without tables.
 const PROSE_WORDS: usize = 27_170;
 
-/// Upper bound on the words in the tables of all pages. About half of these words are in tables of formats, protocols
-/// and attacks, which tests compare with the code.
+/// Upper bound on the words in the tables of all pages. About half of these words are in the tables of formats,
+/// protocols and attacks; tests compare these tables with the code.
 const TABLE_WORDS: usize = 14_830;
 
 /// Maximum number of words in a list item of a page.

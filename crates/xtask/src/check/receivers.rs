@@ -10,8 +10,7 @@ use syn::{ReturnType, Signature, Type, UseTree};
 
 use crate::check::tree::{SourceFile, stem};
 
-/// Types that are looked through: a method call on such a wrapper counts as a call on the wrapped
-/// value.
+/// Wrapper types: a method call on a value of such a type counts as a call on the wrapped value.
 const WRAPPERS: [&str; 17] = [
     "Arc",
     "BTreeMap",
@@ -67,8 +66,8 @@ const PASSING: [&str; 28] = [
 
 /// The types, fields and functions of a crate.
 ///
-/// A type is identified by its name or, if several types of the crate have this name, by name and file. A type of another
-/// crate is only a name.
+/// A type is identified by its name or, if several types of the crate have this name, by name and file. A type of
+/// another crate is only a name.
 #[derive(Default)]
 pub struct CrateTypeIndex {
     /// The files in which types of a name are defined.
@@ -222,8 +221,8 @@ fn nearest<'a>(places: impl Iterator<Item = &'a str>, module: &str, file: &str) 
     places.filter(is_module).max_by_key(nearness)
 }
 
-/// Returns the name of a type, and appends its file if `count`, the number of types with this name,
-/// is more than one.
+/// Returns the string that identifies a type: its name and, if `count` (the number of types with this name) is more
+/// than one, also its file.
 fn identity(name: &str, place: &str, count: usize) -> String {
     if count == 1 { name.to_owned() } else { format!("{name} of {place}") }
 }
@@ -305,8 +304,8 @@ impl<'a> FunctionScope<'a> {
         self.known.identify(name, self.file)
     }
 
-    /// Returns the type of the crate whose method is called: the type of the receiver or, if it is not found, the only
-    /// type with such a method.
+    /// Returns the type of the crate whose method is called: the type of `receiver` or, if that type is unknown, the
+    /// only type with a method of this name.
     pub fn owner_of(&self, receiver: &Expr, method: &str) -> Option<String> {
         match self.type_of(receiver) {
             Some(owner) => Some(owner).filter(|owner| self.known.identities.contains(owner)),

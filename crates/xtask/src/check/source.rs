@@ -22,8 +22,8 @@ impl<'a> ClassifiedSource<'a> {
         Ok(ClassifiedSource { text, classes: classes(text)? })
     }
 
-    /// Returns the code of the file. Comments and the texts of literals become spaces, and lines keep their numbers. Numbers
-    /// in the code stay.
+    /// Returns the code of the file. Comments and the texts of literals become spaces, and lines keep their numbers.
+    /// Numbers in the code stay.
     pub fn code(&self) -> Result<String> {
         let kept = self.text.bytes().zip(&self.classes).map(|(byte, class)| match class {
             Class::Code => byte,
@@ -131,8 +131,8 @@ fn classify(tokens: TokenStream, text: &str, classes: &mut [Class]) {
     }
 }
 
-/// Sets the class of all bytes of a token. Bytes of documentation comments keep the class
-/// `Comment`.
+/// Sets the class of all bytes of a token. Does not change bytes of documentation comments, which have the class
+/// `Comment` already.
 fn mark(span: Span, class: Class, text: &str, classes: &mut [Class]) {
     if !is_comment(span, text) {
         classes[span.byte_range()].fill(class);

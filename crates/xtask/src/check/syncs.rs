@@ -1,7 +1,7 @@
 //! Checks that every call in the program that makes data or names stable has a number in a table.
 //!
-//! `cargo xtask power-cuts --ignore-site` shows for each number which loss a power cut causes
-//! without the call.
+//! `cargo xtask power-cuts --ignore-site` leaves out the call with a number, and shows which data or name a power cut
+//! destroys then.
 
 use std::fs;
 use std::path::Path;
@@ -76,8 +76,8 @@ const NAMES: [&str; 17] = [
     "syncfs",
 ];
 
-/// Source text of further calls that make something stable. Their function names alone also occur
-/// in other code.
+/// Source text of further calls that make something stable. The names of these functions alone would also match other
+/// code.
 const CALLS: [&str; 2] = ["Fsync::new", "map.flush()"];
 
 /// Crates whose calls need no number, with the reason.

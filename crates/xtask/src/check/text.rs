@@ -63,7 +63,8 @@ fn violations(name: &str, text: &str) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Returns true if `word` occurs in the line other than as the end of a longer word.
+/// Returns true if `word` occurs in the line without a letter, a digit or one of `_`, `.`, `-` and `}` directly before
+/// it.
 fn stands_alone(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.' | '-' | '}'))

@@ -11,7 +11,7 @@ pub const SECTOR: usize = 512;
 /// Granularity of holes in a file, in bytes.
 pub const PAGE: usize = 4096;
 
-/// The bytes of a file: the current ones, the stable ones, and all versions in between.
+/// The bytes of a file: the current ones, the ones that survive every power cut (stable), and all versions in between.
 #[derive(Clone, Debug, Default)]
 pub struct FaultFsContent {
     /// The current bytes, which a read returns.
@@ -67,8 +67,8 @@ impl FaultFsContent {
         &self.now[start..offset.saturating_add(size).clamp(start, self.now.len())]
     }
 
-    /// Returns the first byte at or after `offset` that is in data (with `data`) or in a hole (without).
-    /// The end of the file counts as a hole.
+    /// Returns the offset of the first byte at or after `offset` that is in data (if `data` is true) or in a hole (if
+    /// it is false). The end of the file counts as a hole.
     pub fn seek(&self, offset: usize, data: bool) -> Option<usize> {
         let ends = (offset / PAGE * PAGE..self.now.len()).step_by(PAGE);
         let found = ends.into_iter().find(|at| self.pages.contains(&((at / PAGE) as u64)) == data);
@@ -161,8 +161,8 @@ impl FaultFsContent {
         }
         left.resize(size, 0);
         for (sector, versions) in &self.unsynced {
-            // Versions of one sector reach the disk in order, so the newest version that survives
-            // is found after the cut.
+            // The versions of one sector reach the disk in their order. Therefore the sector holds, after the cut, the
+            // newest version that survives.
             let spared = |version: &&UnsyncedSector| fate.spares(version.operation, chance);
             if let Some(version) = versions.iter().rev().find(spared) {
                 put(&mut left, *sector, &version.bytes);

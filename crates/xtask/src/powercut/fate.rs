@@ -25,9 +25,9 @@ impl Chance {
     }
 }
 
-/// How one power cut treats unsynced operations. The cases that find most faults (all lost, all
-/// kept, all lost after one operation) would almost never occur if each sector survived by chance.
-/// Therefore each of these cases is a separate variant, as in `sim::CrashVolume`.
+/// How one power cut treats unsynced operations. The cases that find most faults are: all operations are lost, all are
+/// kept, and all after a certain one are lost. If each sector survived by chance, these cases would almost never occur.
+/// Therefore each is a variant of its own, as in `sim::CrashVolume`.
 #[derive(Clone, Copy, Debug)]
 pub enum PowerCutFate {
     /// The power cut loses all unsynced operations.
@@ -48,7 +48,8 @@ impl PowerCutFate {
     /// Draws how a power cut treats unsynced operations. `operations` is the number of operations
     /// until the cut.
     pub fn draw(operations: u64, chance: &mut Chance) -> PowerCutFate {
-        // Choose among the last few operations: most older ones are stable, so that a cut there changes nothing.
+        // Choose among the last few operations: most older operations are stable, so that a choice among them would
+        // have no effect.
         let recent = |chance: &mut Chance| {
             let window = [4, 16, operations + 1][chance.below(3) as usize];
             operations.saturating_sub(chance.below(window))

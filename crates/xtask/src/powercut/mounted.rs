@@ -23,9 +23,8 @@ pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root may mount a file system".to_owned());
     }
-    // Root in a container may lack the privilege for one of the calls, so try them all. Use another
-    // thread for this: the new mount namespace ends with that thread and does not change the
-    // caller's.
+    // Root in a container may lack the privilege for one of the calls, so try them all. Use another thread for this,
+    // because the calls give their thread a new mount namespace, which ends with that thread.
     match std::thread::spawn(try_all).join() {
         Ok(Ok(())) => None,
         Ok(Err(error)) => Some(format!("{error:#}")),

@@ -44,7 +44,7 @@ pub struct Supply {
 
 struct PowerSupplyState {
     machines: Vec<PoweredMachine>,
-    /// Number of writes, changes of names and syncs of all machines since a cut was armed last.
+    /// Number of writes, changes of names and syncs of all machines since a failure was planned last (`cut`).
     operations: u64,
     cut: Option<Cut>,
 }
@@ -57,7 +57,7 @@ struct PoweredMachine {
     held: Vec<HeldFuseReply>,
 }
 
-/// A planned failure: the moment at which it begins, the machines, and the kind of failure.
+/// A planned failure: the operation at which it begins, the machines that fail, and the kind of failure.
 #[derive(Clone, Debug)]
 pub struct Cut {
     /// The number of the operation during which the failure begins.
@@ -70,7 +70,7 @@ pub struct Cut {
 /// How a planned failure ends the processes of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineEnding {
-    /// The power of the machine fails, and its processes run on for a short time (lag).
+    /// The power of the machine fails, and its processes continue to run for a short time (lag).
     Power {
         /// How long the processors keep running after the disks have stopped.
         lag: Duration,
@@ -108,7 +108,7 @@ impl Supply {
         state.cut = Some(cut);
     }
 
-    /// Returns true if no failure is planned any more: it has begun, or there was none.
+    /// Returns true if no failure is planned: the last planned one has begun, or there was none.
     pub fn is_cut(&self) -> bool {
         self.lock().cut.is_none()
     }
@@ -148,7 +148,8 @@ impl Supply {
         machine.processes.clear();
     }
 
-    /// Counts an operation of a machine, begins the armed cut if it is due, and returns the state of the power.
+    /// Counts an operation of a machine, begins the planned failure if this is its operation, and returns the state of
+    /// the power.
     pub fn spend(self: &Arc<Supply>, machine: usize) -> Phase {
         let mut state = self.lock();
         state.operations += 1;

@@ -48,8 +48,7 @@ pub struct FaultFsSync {
 /// success.
 pub type Honour = Arc<dyn Fn(&FaultFsSync) -> bool + Send + std::marker::Sync>;
 
-/// A file system. It exists longer than its mount, so that a test can draw images from the tree
-/// afterwards.
+/// A file system. This value exists longer than the mount, so that a test can draw images from the tree afterwards.
 pub struct FaultFsCore {
     state: Mutex<FaultFsState>,
     supply: Arc<Supply>,
@@ -62,8 +61,8 @@ type UnsyncedWrite = (u64, Range<usize>);
 
 struct FaultFsState {
     tree: FaultFsTree,
-    /// Writes with O_DSYNC that wait for their fsync, by thread and inode. After such a write the kernel sends
-    /// an fsync from the thread that wrote (`generic_write_sync`).
+    /// Writes with O_DSYNC that wait for their fsync, by thread and inode. After such a write the kernel sends an fsync
+    /// on behalf of the thread that has written (`generic_write_sync`).
     stable_writes: BTreeMap<(u32, u64), Vec<UnsyncedWrite>>,
     /// For each inode and kind of sync, the number of syncs since the file was last opened.
     syncs: HashMap<(u64, FaultFsSyncKind), u64>,
@@ -89,9 +88,9 @@ impl FaultFsCore {
         self.state.lock().expect("no panic in here")
     }
 
-    /// Makes a change that a power cut can undo, and answers the call. With power the reply is the
-    /// outcome; otherwise it is an error, after the processes were killed. The change is made in
-    /// both cases, since a disk may perform a write that it has not acknowledged.
+    /// Makes a change that a power cut can undo, and answers the call. If the machine has power, replies with the
+    /// outcome. Otherwise replies with an error when the processes have been killed. The change is made in both cases,
+    /// since a disk may perform a write that it has not acknowledged.
     fn change<T>(
         &self,
         change: impl FnOnce(&mut FaultFsState) -> Result<T, tree::FaultFsErrno>,

@@ -18,8 +18,8 @@ use super::supply::{Cut, MachineEnding, Phase, Supply};
 use super::tree::ROOT;
 use super::{FaultFsTree, Honour, Mounted, missing, private_namespace};
 
-/// Number of images that a test draws. With this many images a test sees every outcome of a few
-/// sectors.
+/// Number of images that a test draws. With this many images, a test sees every combination in which a few sectors
+/// survive or are lost.
 const DRAWS: u64 = 300;
 
 /// A mounted file system, with its simulated power supply and its mount point.

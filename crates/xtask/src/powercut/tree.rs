@@ -43,7 +43,7 @@ pub struct FaultFsFolder {
     unsynced: Vec<FaultFsNameChange>,
 }
 
-/// The names that one operation changes together: each gets an inode, or is removed (`None`).
+/// The names that one operation changes together: each name gets the inode with this number, or is removed (`None`).
 type FaultFsNameChange = Vec<(OsString, Option<u64>)>;
 
 /// An error number of Linux (`errno`).
@@ -62,7 +62,7 @@ impl FaultFsTree {
         FaultFsTree { inodes: BTreeMap::from([(ROOT, root)]), operations: 0 }
     }
 
-    /// Adds a stable folder to the root: one that exists before the program is installed.
+    /// Adds a folder to the root that no power cut removes, like a folder that exists before the program is installed.
     pub fn add_folder(&mut self, name: &str) -> Result<(), FaultFsErrno> {
         let node = FaultFsNode::Folder(FaultFsFolder::default());
         let inode = Inode { node, mode: 0o700, uid: 0, gid: 0, path: String::new() };
@@ -136,8 +136,8 @@ impl FaultFsTree {
         self.change(folder, vec![(name.to_owned(), None)])
     }
 
-    /// Renames within one folder. A rename between two folders is not supported: a power cut would have to
-    /// keep or undo it in both together, and the program does not use it.
+    /// Renames within one folder. A rename between two folders is not supported: a power cut would have to keep or undo
+    /// the change in both folders together, and the program makes no such rename.
     pub fn rename(&mut self, folder: u64, from: &OsStr, to: &OsStr) -> Result<(), FaultFsErrno> {
         let ino = self.lookup(folder, from)?;
         if from == to {

@@ -101,8 +101,8 @@ impl Drop for AttachSuiteSite {
     }
 }
 
-/// Four fio jobs, each on a quarter of the device, write and verify. Then the volume is detached
-/// and attached, and they verify again.
+/// Four fio jobs, each on a quarter of the device, write blocks and verify them. Then the volume is detached and
+/// attached again, and the same jobs verify all blocks again.
 fn raw(program: &Path, mode: &[&str]) -> Result<StepTally> {
     let site = AttachSuiteSite::start(program)?;
     let mut tally = StepTally::default();
@@ -149,7 +149,8 @@ fn files(program: &Path, mode: &[&str]) -> Result<StepTally> {
     Ok(tally)
 }
 
-/// The attaching process runs log and cache over the node's volume itself, as a gateway would.
+/// Tests an attached volume with a cache: the attaching process itself runs the cache, with a log, over the node's
+/// volume, as a gateway would.
 fn cached(program: &Path) -> Result<StepTally> {
     let site = AttachSuiteSite::start(program)?;
     let settings = format!(

@@ -60,8 +60,8 @@ pub enum Setup {
     Physical,
     /// A write-protected unit, otherwise with default settings.
     ReadOnly,
-    /// Default settings, as most users have them. All tests run on this set-up; a test may skip
-    /// itself.
+    /// Default settings, as most users have them. All tests run on this set-up. A test may skip itself if it needs a
+    /// feature that the unit does not have.
     Default,
 }
 
@@ -110,8 +110,8 @@ pub fn run(units: &Units) -> Result<StepTally> {
         };
         add(setup, setup);
         match setup {
-            // This test needs a SANITIZE that takes long, which it does not with the default
-            // settings.
+            // Skip `Sanitize.Reset`: the test needs a SANITIZE that takes long, and with the default settings SANITIZE
+            // is fast.
             Setup::Slow => {}
             Setup::ReadOnly => add(setup, Setup::Default),
             _ => add(Setup::Default, Setup::Default),
@@ -172,7 +172,7 @@ fn is_as_it_should_be(setup: Setup, test: &str, outcome: LibiscsiTestOutcome) ->
     match outcome {
         LibiscsiTestOutcome::Passed => excused.is_none(),
         LibiscsiTestOutcome::Skipped => excused.is_some() || !documented,
-        // An excused test has a mistake of its own, which may also crash the tool.
+        // A test that cannot pass (excused) may fail, or crash the tool: the mistake is in the test.
         LibiscsiTestOutcome::Failed | LibiscsiTestOutcome::Crashed => excused.is_some(),
         LibiscsiTestOutcome::Hung => false,
     }
@@ -233,8 +233,8 @@ pub fn complaint(output: &str) -> String {
     lines.join("\n")
 }
 
-/// Counts each test as a case; a test with an unexpected outcome is a failed case on both kinds of
-/// set-ups. The note names these tests, since a reader may have only the end of a run's output.
+/// Counts each test as a case, once on its documented set-up and once on the default one. A case with an unexpected
+/// outcome has failed. The note names these tests, since a reader may have only the end of a run's output.
 fn judge(
     tests: usize,
     documented: &BTreeMap<String, LibiscsiTestOutcome>,

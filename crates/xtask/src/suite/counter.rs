@@ -31,7 +31,7 @@ const PLACES: u64 = 512;
 const LOAD: u64 = 1024;
 const LOAD_BLOCKS: u64 = 4096;
 
-/// A round runs at least this many turns before the kill, and less than twice as many.
+/// In each round, the kill follows after at least this many turns, and fewer than twice as many.
 const TURNS: u64 = 100;
 
 /// The cache destages every few milliseconds, so that a kill interrupts a destage.
@@ -60,15 +60,16 @@ pub fn rounds(program: &Path, rounds: u32) -> Result<StepTally> {
     Ok(tally.with_note(format!("{turns} turns; the node alone was behind by {behind} of them")))
 }
 
-/// The newest state that the gateway has acknowledged, which must survive the kill of its process.
+/// The newest counter value whose write the gateway has acknowledged. This value must survive the kill of the gateway's
+/// process.
 struct AcknowledgedCounter {
     /// The highest counter value whose write was acknowledged.
     counter: u64,
     random: u64,
 }
 
-/// Runs turns, kills both processes, and checks the node's volume alone and then the gateway's.
-/// Returns by how many turns the node's volume was behind.
+/// Runs turns, kills both processes, and checks the node's volume without the gateway, and then the volume through the
+/// gateway. Returns by how many turns the node's volume was behind.
 fn round(site: &mut SuiteSite<'_>, told: &mut AcknowledgedCounter) -> Result<u64> {
     site.raise()?;
     let mut session = ClientSession::open(&site.near()?, SHAPE)?;

@@ -48,8 +48,8 @@ const IN_FLIGHT: Duration = Duration::from_millis(500);
 /// Duration of the load before the link is cut, and again after that.
 const AROUND: Duration = Duration::from_secs(3);
 
-/// Runs the load, with the link cut for the time `cut` in the middle. The note has the median and
-/// the longest write before, during and after the cut.
+/// Runs the load, with the link cut for the time `cut` in the middle. The note in the result has the times of the
+/// median and of the longest write before, during and after the cut.
 pub fn check(program: &Path, cut: Duration) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let mut site =
@@ -227,8 +227,7 @@ impl<'a> LinkCutWorkload<'a> {
         }
     }
 
-    /// Returns the block of the next command, and true if it is a write; None if no command is
-    /// left.
+    /// Returns the block of the next command, and true if it is a write; None if no command is due now.
     fn draw(&mut self, now: Instant) -> Option<(u64, bool)> {
         let (next, writes) = match &mut self.kind {
             LinkCutLoadKind::Fill(next) => (next, true),

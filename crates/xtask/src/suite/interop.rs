@@ -195,8 +195,7 @@ fn gateway_over_tgt(program: &Path) -> Result<StepTally> {
     pass::write(&near, WRITTEN, 1)?;
     let mut tally = StepTally::one();
     tally.count(held(pass::read(&near, WRITTEN, 1)?));
-    // Read tgt's unit directly, without the gateway, until it holds everything that the gateway
-    // destages.
+    // Read tgt's unit directly, without the gateway, until the unit holds all data that was written to the gateway.
     let deadline = Instant::now() + Duration::from_secs(30);
     let mut missing = pass::read(far, WRITTEN, 1)?;
     while missing > 0 && Instant::now() < deadline {

@@ -36,8 +36,8 @@ const FLUSH_EVERY: u64 = 64;
 /// The processes that are killed, in one entry for each round.
 const VICTIMS: [Victim; 4] = [Victim::Gateway, Victim::Node, Victim::Gateway, Victim::Both];
 
-/// Runs the rounds with this value of the setting `report`. Each round is a case; the check of the
-/// node's own volume at the end is one more.
+/// Runs the rounds with this value of the setting `report`. Each round is a case of the result. The check of the node's
+/// own volume after the last round is one more case.
 pub fn rounds(program: &Path, report: &str) -> Result<StepTally> {
     let folder = tempfile::tempdir()?;
     let cache = format!(
@@ -140,7 +140,8 @@ impl KillRoundLedger {
         }
     }
 
-    /// Records that a write was not carried out: it is a fault if a later read finds its version.
+    /// Records that a write was not carried out: if a later read finds the version of this write, that is a fault of
+    /// the program.
     fn forget(&mut self, block: u64) {
         if let Some(under_way) = self.under_way.get_mut(block as usize) {
             *under_way = None;
@@ -222,8 +223,7 @@ impl ClientWorkload for Writer<'_, '_> {
         match answer.status {
             0 if answer.number == FLUSH => {}
             0 => self.ledger.acknowledge(answer.number),
-            // The unit did not carry out this command: it is a fault if a later read finds its
-            // version.
+            // The unit did not carry out this command: if a later read finds its data, that is a fault of the program.
             status if NOT_NOW.contains(&status) => self.ledger.forget(answer.number),
             status => {
                 let sense = answer.sense;

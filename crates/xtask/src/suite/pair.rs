@@ -1,7 +1,6 @@
-//! Moves a unit between two gateways while fio writes to it at random and checks each block. Either
-//! the active gateway of a pair is killed, or a log is exported at one gateway and adopted at the
-//! other, and back. The host has one device, which our initiator serves with the portals of both
-//! gateways.
+//! Moves a unit between two gateways while fio writes to it at random and checks each block. Either the active gateway
+//! of a pair is killed, or a log is exported at one gateway and adopted at the other one; in the next round the log
+//! moves back. The host has one device, which our initiator serves with the portals of both gateways.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -258,8 +257,8 @@ struct PairFioLoad {
     report: Said,
 }
 
-/// Returns the arguments of fio. They depend on the round only: each run of a round has the same
-/// blocks with the same content.
+/// Returns the arguments of fio. The arguments depend only on the round. fio therefore writes the same content when it
+/// is started again for a round, and can verify what the first run has written.
 fn job(round: u32) -> Vec<String> {
     let seed = format!("--randseed={}", round + 1);
     vec!["--name=changes".to_owned(), "--bs=4k".to_owned(), "--size=24m".to_owned(), seed]

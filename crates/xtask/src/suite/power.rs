@@ -41,8 +41,8 @@ pub struct PowerSuiteOptions {
     pub ignored: Option<SyncSite>,
 }
 
-/// Number of rigs that run concurrently. This is more than there are processors: a rig mostly waits
-/// for its own processes, and the gateways of a pair wait for `dead_after`.
+/// Number of rigs that run concurrently. The number is larger than that of processors, because a rig mostly waits for
+/// its own processes, and the gateways of a pair wait for `dead_after`.
 const SIDE_BY_SIDE: usize = 5;
 
 /// Adds a step for each kind of failure. A kind with 0 rounds is left out.
@@ -60,7 +60,8 @@ pub fn steps<'a>(list: &mut StepList<'a>, program: &'a Path, kills: u32, cuts: u
         } else {
             let wanted =
                 PowerSuiteOptions { mode: None, failure, rounds, seed: SEED, ignored: None };
-            // Each rig creates a mount namespace, which keeps the devices of other steps in use.
+            // Each rig creates a mount namespace, and with it copies of other steps' mounts, which keep the devices of
+            // these steps in use.
             let need = StepNeed::BUSY.changing(KernelChange::Namespaces);
             list.add_with(need, &format!("{name}, every mode"), move || run(program, &wanted));
         }
@@ -74,8 +75,9 @@ fn title(failure: PowerRoundFailure) -> &'static str {
     }
 }
 
-/// Runs `cargo xtask power-cuts` or `kill-rounds`. Returns true if no round found a fault. With `ignored`, returns true
-/// if each ignored site showed a loss or has a reason why it shows none.
+/// Runs `cargo xtask power-cuts` or `kill-rounds`. Returns true if no round found a fault. If `ignored` names syncs to
+/// ignore, returns true if the file system lost data without each of these syncs, or the table has a reason why no loss
+/// is seen.
 pub fn command(
     program: Option<PathBuf>,
     ignored: Option<&str>,
@@ -165,11 +167,12 @@ impl PowerSuiteProgress {
 
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// Number of rounds that one rig runs on the same files. After a round with a fault, the next round gets new files.
+/// A rig is a set of processes and their files. One rig runs this number of rounds. After a round with a fault, the
+/// next round gets new files.
 const ROUNDS_OF_A_RIG: u32 = 5;
 
-/// Number of rounds that a rig runs with an ignored sync. It is small, since a rig creates its files only in the first
-/// round, and some syncs matter only then.
+/// Number of rounds that a rig runs with an ignored sync. The number is small, since a rig creates its files only in
+/// the first round, and some syncs matter only while files are created.
 const IGNORING_ROUNDS_OF_A_RIG: u32 = 2;
 
 /// The sums over several rounds of one mode.

@@ -122,9 +122,9 @@ impl<'a> SuiteSite<'a> {
         &mut self.line
     }
 
-    /// Kills a victim if dirty data is on its way to the node now. Otherwise returns None: the
-    /// caller writes more and tries again, since each destage ends after a while. Fails if no
-    /// destage is seen for [`DRAIN_LIMIT`].
+    /// Kills the process `victim` if dirty data is on its way to the node now. Returns None if the gateway is not
+    /// destaging; the caller then writes more and calls this again. Fails if no destage is seen for the time
+    /// [`DRAIN_LIMIT`].
     pub fn kill_in_destage(&mut self, victim: Victim) -> Option<Result<()>> {
         match self.is_destaging() {
             Ok(false) => None,

@@ -37,8 +37,8 @@ pub struct CompiledTests {
     pub program: Option<PathBuf>,
 }
 
-/// Compiles the tests of every crate and the program `forebay`. If `all` is false, compiles the
-/// program with the same features, and only a small part of the tests.
+/// Compiles the tests of every crate and the program `forebay`. If `all` is false, compiles only a small part of the
+/// tests; the program has the same features in both cases.
 pub fn compile(all: bool) -> Result<CompiledTests> {
     let mut command = Command::new("cargo");
     command.args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
@@ -119,8 +119,8 @@ pub fn steps(binaries: &[TestBinary], options: UnitOptions) -> Vec<SideStep> {
 /// Name of the step that runs the examples in the documentation.
 pub const EXAMPLES: &str = "units: examples in the documentation";
 
-/// The test binaries that need more than one place: those that measure times, that change kernel
-/// state which all processes share, or that keep all processors busy.
+/// The test binaries with special needs when they run concurrently with others: they measure times, change kernel state
+/// that all processes share, or keep all processors busy.
 const NEEDS: [(&str, StepNeed); 17] = [
     ("attach", MOUNTS),
     ("attach device", MOUNTS),

@@ -136,8 +136,7 @@ impl Guest {
         commands: &[String],
     ) -> Result<Vec<ProgramResult>> {
         let mut ended = vec![];
-        // Run the commands in groups: each script then has a short output, and answers within a
-        // bounded time.
+        // Run the commands in groups: each script then has a short output and ends within a bounded time.
         for commands in commands.chunks(AT_A_TIME) {
             let seconds = limit.as_secs().max(1);
             let script: String = commands.iter().map(|command| marked(command, seconds)).collect();
@@ -270,7 +269,7 @@ pub fn console(folder: &Path) -> Option<String> {
     Some(last(&String::from_utf8_lossy(&text)) + &told)
 }
 
-/// Number of lines at the end of a longer text that an error message shows.
+/// Number of lines that an error message shows of a text: its last ones.
 const SHOWN: usize = 40;
 
 fn last(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! The modes of the power suite: ways to serve a volume, and the promise of each after a failure.
+//! The modes of the power suite: ways to serve a volume, and for each the data that must survive a failure.
 
 use super::model::DurabilityPromise;
 
@@ -39,8 +39,7 @@ pub enum PowerRoundMode {
 
 impl PowerRoundMode {
     pub const ALL: [PowerRoundMode; 10] = [
-        // The list begins with the slowest mode. Otherwise one thread would still run it at the end
-        // while the others are idle.
+        // Begin with the slowest mode: if it started last, one thread would still run it while all others are idle.
         PowerRoundMode::Pair,
         PowerRoundMode::PairNvram,
         PowerRoundMode::Changing,
@@ -74,7 +73,7 @@ impl PowerRoundMode {
         found.ok_or_else(|| format!("the modes are {names}"))
     }
 
-    /// Returns the possible failures of a round in this mode: the machines of one group fail together.
+    /// Returns the possible failures of a round in this mode: each is a group of machines that fail together.
     pub fn victims(self, failure: PowerRoundFailure) -> &'static [&'static [usize]] {
         match self {
             PowerRoundMode::Pair | PowerRoundMode::PairNvram => {

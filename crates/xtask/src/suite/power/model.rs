@@ -36,8 +36,8 @@ pub struct Model {
     /// Acknowledged writes that no flush has made stable yet, oldest acknowledgment first.
     unflushed: VecDeque<(u64, ModelWriteRange)>,
     flushes: BTreeMap<u64, u64>,
-    /// A logical clock that advances with every event. It shows if a write was sent after another
-    /// one was acknowledged.
+    /// A logical clock that advances with every event. The model uses it to decide if a write was sent before or after
+    /// another one was acknowledged.
     clock: u64,
     version: u64,
     pub acknowledged: u64,
@@ -54,7 +54,7 @@ struct ModelWriteRange {
 
 #[derive(Default)]
 struct Sector {
-    /// The oldest version that the sector may hold; an older one means that data was lost.
+    /// The oldest version that the sector may hold. If a read finds an older version, data was lost.
     floor: u64,
     /// Writes to this sector in the order of their versions, without those that were lost in an
     /// earlier failure.
@@ -146,7 +146,7 @@ impl Model {
         }
     }
 
-    /// Records that a command was not carried out: it is a fault if a later read finds the data of such a write.
+    /// Records that a command was not carried out: if a later read finds the data of such a write, that is a fault.
     pub fn not_done(&mut self, number: u64) {
         self.flushes.remove(&number);
         if let Some(range) = self.under_way.remove(&number) {
@@ -202,8 +202,8 @@ impl Model {
         Ok(())
     }
 
-    /// Checks only that the content is a consistent prefix of all writes. This is for the far volume without its
-    /// gateway, which may lack the newest acknowledged writes.
+    /// Checks only that the content is a consistent prefix of all writes. Use it for a far volume that is read without
+    /// its gateway: the newest acknowledged writes may still be in the gateway's log.
     pub fn verify_behind(&self, found: &[BlockStampState]) -> Result<()> {
         self.check_prefix(&self.versions(found)?)
     }
@@ -229,7 +229,7 @@ impl Model {
     }
 
     /// Checks that the content is a consistent prefix: if the volume holds a write, it must also hold every write that
-    /// was acknowledged before that one was sent.
+    /// was acknowledged before the first one was sent.
     fn check_prefix(&self, found: &[u64]) -> Result<()> {
         let there = |(sector, version): (&Sector, &u64)| {
             let write = sector.writes.iter().rfind(|write| write.version == *version)?;
@@ -252,8 +252,8 @@ impl Model {
         Ok(())
     }
 
-    /// Raises the floors of all sectors for a flush sent at time `sent`: every write acknowledged before that time is
-    /// stable now.
+    /// A flush that was sent at time `sent` has succeeded: every write that was acknowledged before that time is stable
+    /// now. Raises the floors (oldest permitted versions) of all sectors accordingly.
     fn flushed(&mut self, sent: u64) {
         while let Some((version, range)) = self.unflushed.front().copied() {
             let first = &self.sectors[range.first as usize];

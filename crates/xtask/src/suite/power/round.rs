@@ -17,7 +17,7 @@ use super::sites::SyncSite;
 use crate::powercut::Chance;
 use crate::powercut::supply::{Cut, MachineEnding};
 
-/// The program, the mode and the kind of failure, which all rounds of a mode have in common.
+/// The settings that all rounds of a mode have in common.
 #[derive(Clone, Copy)]
 pub struct PowerRoundPlan<'a> {
     pub program: &'a Path,
@@ -35,8 +35,8 @@ pub struct Rig {
     failure: PowerRoundFailure,
 }
 
-/// Marks an error as a fault of the program: it has lost data or the record of a claim. Errors
-/// without this mark may come from the machine or the test, such as a timeout.
+/// Marks an error as a fault of the program: it has lost data or the record of a claim. An error without this mark,
+/// such as a timeout, may come from the machine or the test.
 #[derive(Debug)]
 struct DataLossFault;
 
@@ -101,8 +101,7 @@ pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Resul
         Some(rig) => rig,
         None => {
             let rig = rig.insert(Rig::new(plan)?);
-            // Let the machines fail up to two times while the program creates its files for the
-            // first time.
+            // Let the machines fail up to two times during the first start, in which the program creates its files.
             for _ in 0..chance.below(3) {
                 let is_kill = plan.failure == PowerRoundFailure::Kill || chance.percent(50);
                 let failure =
@@ -158,11 +157,12 @@ pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Resul
     })
 }
 
-/// After a kill, the power fails within this many operations. Later, the load would have made everything stable, and
-/// the cut would test nothing.
+/// After processes were killed and started again, the power fails within this many operations. A later cut would test
+/// nothing, since flushes of the load would have made all earlier writes stable.
 const AFTER_KILL: u64 = 80;
 
-/// The surviving gateway of a pair fails within this many operations. The takeover itself needs some of them.
+/// The surviving gateway of a pair fails within this many operations. The takeover itself takes some of these
+/// operations.
 const ALONE: u64 = 1500;
 
 /// Starts all machines that are down, sometimes with another failure during the start, and checks every sector.
@@ -270,8 +270,8 @@ fn fail_under_load(rig: &mut Rig, cut: Cut, chance: &mut Chance) -> Result<()> {
 /// Starts all machines that are down, and makes all of them fail during the start.
 fn fail_in_start(rig: &mut Rig, failure: PowerRoundFailure, chance: &mut Chance) -> Result<()> {
     let machines: Vec<usize> = (0..rig.site.mode.machines()).collect();
-    // The first 12 operations of a start create files and their names, so choose this short window
-    // often.
+    // The first 12 operations of a start create files and their names, so let half of the failures occur in this short
+    // window.
     let window = [12, 80][chance.below(2) as usize];
     let operation = 1 + chance.below(window);
     let ending = ending(failure, 1000, chance);

@@ -219,8 +219,8 @@ impl PowerSuiteSite {
     pub fn settle(&mut self) -> Result<()> {
         let serving = self.serving()?;
         destage::drained(self.process(serving)?, LIMIT)?;
-        // Stop the serving gateway first: if it stops while its partner runs, it does not wait for
-        // the partner, and it releases its claim.
+        // Stop the serving gateway first. While its partner still runs, the gateway does not have to wait for the
+        // partner when it stops, and it releases its exclusive right to write the volume (claim).
         self.stop_one(serving)?;
         match serving {
             GATEWAY if self.mode.is_pair() => self.stop_one(PARTNER),
@@ -235,8 +235,8 @@ impl PowerSuiteSite {
         process.with_context(|| format!("{} is down", NAMES[machine]))?.stop().map(drop)
     }
 
-    /// Checks that the node has recorded a claim. A gateway serves only after it has claimed the
-    /// volume, so the record must be stable by now.
+    /// Checks that the node has a record of a claim, the exclusive right of a gateway to write the volume. A gateway
+    /// serves only after it has obtained the claim, so the record must have survived the failure.
     pub fn check_claim(&self) -> Result<()> {
         let folder = self.path("node/var/state");
         let names = fs::read_dir(&folder).with_context(|| format!("{} is lost", folder.display()));
@@ -297,8 +297,8 @@ impl PowerSuiteSite {
     }
 
     /// Waits until this gateway of a pair serves the volume without its partner, which is down. Returns false if the
-    /// gateway's status gives a reason why it cannot: on a busy machine the partner may have served without this
-    /// gateway before, and only the partner has the newest data.
+    /// gateway's status says that it may not serve: on a busy machine the partner may have served without this gateway
+    /// before, and only the partner has the newest data.
     pub fn takes_over(&self, machine: usize) -> Result<bool> {
         let Err(error) = self.wait_for_role(&["active", "alone"]) else { return Ok(true) };
         match self.pair(machine)?["reason"].as_str() {

@@ -1,5 +1,5 @@
-//! The sync sites of the program. A row gives the modes in which a power cut shows a loss if the
-//! site's sync is ignored, or the reason to keep the sync although no mode shows one.
+//! The sync sites of the program, which are the calls that make data or names stable. A row gives the modes in which a
+//! power cut shows a loss if the site's sync is ignored, or the reason to keep the sync although no mode shows one.
 //!
 //! The program does not contain this table, so it has no switch that could turn a sync off. For
 //! `cargo xtask power-cuts --ignore-site`, the file system for tests recognises a sync site by the
@@ -20,7 +20,7 @@ pub struct SyncSiteExpectation {
     pub number: usize,
     /// The modes in which the call is ignored, in this order. One of them should show a loss.
     pub modes: &'static [PowerRoundMode],
-    /// The only I/O engine that has this call (`threads` or `uring`); `None` if both have it.
+    /// `threads` or `uring` if only this I/O engine makes the call; `None` if both make it.
     pub engine: Option<&'static str>,
     /// The reason why the program keeps the sync although no power cut may show a loss without it.
     pub reason: Option<&'static str>,
@@ -42,7 +42,7 @@ use PowerRoundMode::{
     AfterComplete, AtFlush, Changing, ImmediatePowerLoss, ImmediateRestart, Through,
 };
 
-/// All sync sites, with the numbers of [`PLACES`]. A comment at the call in the source gives the reason, too.
+/// All sync sites, by the numbers in [`PLACES`]. A comment at each call in the source says why the program needs it.
 pub const SITES: &[SyncSiteExpectation] = sites! {
     1 &[AfterComplete, AtFlush], None, None,
         |_, sync| sync.kind == FaultFsSyncKind::File && is_volume_or_log(sync) && sync.stable_bytes == 0;

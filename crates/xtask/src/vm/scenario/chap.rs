@@ -51,8 +51,8 @@ pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
     }
     // Test refused logins last: after wrong secrets the target answers more slowly.
     let mut refused = |what: &str, keys: &str| -> Result<()> {
-        // Expect another exit status than 8, which would mean that no target answered in time (`iscsiadm(8)`, EXIT
-        // STATUS).
+        // Fail on exit status 8, which means that no target answered in time, and not that the target refused the login
+        // (`iscsiadm(8)`, EXIT STATUS).
         let script = format!(
             "record {unit} {keys}\ncode=0\nlogin {unit} || code=$?\n\
              [ $code -ne 0 ] && [ $code -ne 8 ]"

@@ -9,9 +9,9 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 
 const TARGET: &str = "iqn.2026-11.forebay.vm:cut";
 
-/// Duration of the cut. It is longer than the kernel waits for a connection without answers (a ping
-/// every 5 s, 5 s for its answer). It is shorter than the time for which the kernel then waits for
-/// a new connection before it fails commands.
+/// Duration of the network failure. It is longer than the kernel waits for a connection without answers (a ping every 5
+/// s, 5 s for its answer). After that, the kernel waits for a new connection before it fails commands; the cut is
+/// shorter than this wait.
 const AWAY: Duration = Duration::from_secs(20);
 
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {

@@ -31,7 +31,7 @@ struct FullLogCase {
 }
 
 /// Time limit of the cases with BUSY. Linux repeats a write until it is 180 s old: (5 retries + 1) times the command
-/// timeout of 30 s. The last try may be held for 25 s more; the rest is for a slow machine.
+/// timeout of 30 s. The gateway may hold the last try for 25 s more. The remaining 35 s are for a slow machine.
 const BUSY_LIMIT: Duration = Duration::from_secs(240);
 
 /// Time limit for a write without an answer, with `--all`. Linux resets the unit after about three minutes and keeps
@@ -81,8 +81,8 @@ const SET_UP_LIMIT: Duration = Duration::from_secs(400);
 /// Time limit until the logs are full: a log of 8 MiB takes seconds, and longer on a busy machine.
 const FILL_LIMIT: Duration = Duration::from_secs(180);
 
-/// Time limit from the first free space in the log to the end of the write. The kernel replaces a lost session within
-/// seconds.
+/// Time limit from the first free space in the log to the end of the write. In this time the kernel may also have to
+/// log in again, which takes seconds.
 const ROOM_LIMIT: Duration = Duration::from_secs(180);
 
 /// Plays the scenario. In the first part every write must wait without an error; in the second, the
@@ -175,7 +175,7 @@ fn until_they_fail(
 struct Servers {
     gateway: ServeProcess,
     node: Option<ServeProcess>,
-    /// The port of the node. A restarted node must use it again, or the guest's sessions cannot log in again.
+    /// The port of the node. A restarted node must use it again, or the guest cannot log in again.
     node_port: u16,
 }
 
@@ -196,7 +196,8 @@ impl Servers {
         Ok(())
     }
 
-    /// Pauses destage, so that the logs fill, and restarts the node so that it does not answer writes.
+    /// Begins to hold up writes: pauses the gateways' destage, so that their logs fill, and restarts the node with
+    /// settings with which it answers no writes.
     fn take_room(&mut self, stage: &VmScenarioStage<'_>) -> Result<()> {
         self.each_gateway("pause")?;
         self.start_node(stage, true)

@@ -110,8 +110,8 @@ fn through_cuts(
     Ok(())
 }
 
-/// Replaces a session of several connections while the target still has its connections. Linux 6.1
-/// panics: it walks its list of the connections while they are removed. Runs only with `--all`.
+/// Logs in again and replaces a session of several connections while the target still considers the old connections
+/// open. Linux 6.1 panics: it walks its list of the connections while they are removed. Runs only with `--all`.
 fn what_it_does_not_survive(
     stage: &mut VmScenarioStage<'_>,
     guest: &mut Guest,
@@ -148,8 +148,8 @@ fn what_it_does_not_survive(
     Ok(())
 }
 
-/// Number of cuts after which the target is considered safe. A target with the fault panicked at
-/// the first or the second cut.
+/// Number of cuts after which the target is considered safe. A kernel with the fault panicked at the first or the
+/// second cut.
 const MOST_SHORT_CUTS: u64 = 4;
 
 /// Starts our program with the machine's unit as the lower volume of its own unit.

@@ -31,8 +31,8 @@ const RUN: std::time::Duration = std::time::Duration::from_secs(120);
 /// Time limit for destaging some megabytes of dirty data.
 const DRAIN_LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Script that makes the cache device in memory, which is the fastest device of the machine. This
-/// favours the kernel's caches: a cache device must survive a power cut, and memory does not.
+/// Script that makes the cache device in memory, which is the fastest device of the machine. The kernel's caches are
+/// thus measured at their best: a real cache device must survive a power cut and is slower than memory.
 const FAST: &str = "\
 modprobe loop
 truncate -s 96M /tmp/fast.img
