@@ -3,7 +3,8 @@
 
 use self::Register::R0;
 
-/// One instruction in the kernel's encoding (little-endian), or one half of an instruction that takes two slots.
+/// One instruction in the kernel's encoding (little-endian), or one of the two 8-byte slots that a long instruction
+/// takes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(transparent)]
 pub struct Instruction(pub u64);

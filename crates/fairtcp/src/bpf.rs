@@ -21,9 +21,11 @@ pub struct Map<'a> {
     pub flags: u32,
     /// A name of up to 15 letters, digits and `_`.
     pub name: &'a str,
-    /// A BTF object, and the numbers of two types in it: those of the keys and of the values.
+    /// A BTF object (type information), and the numbers in it of the type of the map's keys and of the type of its
+    /// values.
     pub types: Option<(BorrowedFd<'a>, u32, u32)>,
-    /// For a struct_ops map, the number of its value type in the kernel's own BTF (type information).
+    /// Only for a struct_ops map, which holds a table of the kernel's callbacks: the number of the map's value type in
+    /// the kernel's own BTF.
     pub kernel_value: u32,
 }
 
@@ -161,8 +163,8 @@ pub fn load_program(
     if matches!(first.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         return Err((first, String::new()));
     }
-    // Load the program again, this time with the log of the verifier. The first call does not request the log, because
-    // that takes time.
+    // Load the program again, this time with the log of the verifier. The first call did not request the log, because
+    // writing it takes the kernel some time.
     let mut log = vec![0u8; LOG_BYTES];
     attributes.log_level = 1;
     attributes.log_bytes = log.len() as u32;
@@ -205,8 +207,8 @@ unsafe fn call<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::
 }
 
 fn owned(descriptor: libc::c_int) -> OwnedFd {
-    // SAFETY: the kernel has just opened it for this process, and it has no other owner. The descriptor is
-    // closed on exec.
+    // SAFETY: the kernel has just opened the descriptor for this process, and the descriptor has no other owner. The
+    // descriptor is closed on exec.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 

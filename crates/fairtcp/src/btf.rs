@@ -123,7 +123,7 @@ impl Btf {
         (self.kind(function)? == FUNC_PROTO).then(|| self.count(function))?
     }
 
-    /// Returns the size of a type in bytes; `None` if the type has no size.
+    /// Returns the size of a type in bytes; `None` if the type has no size, such as a function.
     #[must_use]
     pub fn size_bytes(&self, id: TypeId) -> Option<u32> {
         let mut id = self.resolve(id)?;
@@ -155,8 +155,7 @@ impl Btf {
         self.member_within(structure, name, MAX_NESTING, &mut { MAX_MEMBERS })
     }
 
-    /// Finds a member like `member`. `left` limits the number of members that are examined, and the nesting is limited,
-    /// too.
+    /// Finds a member as `member` does. Examines at most `left` members, and limits the depth of nested structures.
     fn member_within(
         &self,
         structure: TypeId,

@@ -10,11 +10,11 @@ use std::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// The offsets of the fields of a block, in bytes. The window and the slow start threshold are those of the whole
-/// ensemble, in segments with [`FRACTION_BITS`] fractional bits.
+/// The offsets of the fields of a block, in bytes. The window and the slow start threshold belong to the whole ensemble
+/// (the connections of a session, which are its members). Both are in segments with [`FRACTION_BITS`] fractional bits.
 pub(crate) mod at {
-    /// The congestion window: 8 bytes, signed. If members leave and reduce the window at the same time, it can be
-    /// negative for a moment; readers then use the minimum window.
+    /// The congestion window: 8 bytes, signed. The window can be negative for a moment if members leave and reduce it
+    /// at the same time; readers then use the minimum window.
     pub const WINDOW: i16 = 0;
     /// The slow start threshold: 8 bytes.
     pub const THRESHOLD: i16 = 8;
@@ -41,22 +41,23 @@ pub(crate) mod at {
     pub const ACTIVE: i16 = 80;
     /// The mode of the model: STARTUP, DRAIN, PROBE_BW or PROBE_RTT, 4 bytes.
     pub const MODE: i16 = 84;
-    /// The sum of the delivery rates of all members, each as measured at the member's last acknowledgment. This field
-    /// and all below have 8 bytes.
+    /// The sum of the delivery rates of all members (connections). Each rate is that of the member's last
+    /// acknowledgment. This field and all below have 8 bytes.
     pub const RATE: i16 = 88;
-    /// The segments in flight of all members, each as counted at the member's last acknowledgment. Signed, like the
-    /// window.
+    /// The number of segments in flight of all members together. Each member's part is that of its last acknowledgment.
+    /// Signed, like the window.
     pub const ALL_IN_FLIGHT: i16 = 96;
     /// The number of the current round.
     pub const ROUND: i16 = 104;
     /// The time when the current round began.
     pub const ROUND_BEGAN: i16 = 112;
-    /// Offset of the time at which a member had too little data to send; the time is 0 if that never happened.
+    /// Offset of the last time at which a member had too little data to fill its window; 0 if that never happened.
     pub const LIMITED_AT: i16 = 120;
     /// Offset of the minimum round trip time, which is 0 if it is unknown.
     pub const LEAST_RTT: i16 = 128;
     pub const LEAST_RTT_AT: i16 = 136;
-    /// The rate that the next round must exceed by a quarter; otherwise [`FULL_ROUNDS`] is increased.
+    /// The rate with which the rate of each round is compared. If a round exceeds this rate by less than a quarter,
+    /// [`FULL_ROUNDS`] is increased.
     pub const FULL_RATE: i16 = 144;
     /// The number of rounds whose rate did not exceed [`FULL_RATE`] by a quarter.
     pub const FULL_ROUNDS: i16 = 152;
@@ -73,12 +74,13 @@ pub(crate) mod at {
     pub const PROBES: i16 = 200;
     /// The number of completed cycles of PROBE_BW.
     pub const CYCLES: i16 = 208;
-    /// The highest rate of each of the last rounds: a ring that is indexed by the round number.
+    /// The highest delivery rate of each of the last rounds. The array is a ring: a round number modulo
+    /// [`RATES`](super::RATES) is the index.
     pub const RATES: i16 = 216;
 }
 
-/// The number of entries of the ring at [`at::RATES`]: a power of two that is larger than the number of rounds over
-/// which the maximum is taken.
+/// The number of entries of the ring at [`at::RATES`]: a power of two that is larger than the number of rounds from
+/// which the highest rate is taken as the bandwidth.
 pub(crate) const RATES: i16 = 16;
 
 /// The length of a block in bytes. It is a multiple of 8, so that the blocks in the map are adjacent.
@@ -110,10 +112,11 @@ pub struct EnsembleControlBlock {
     pub grown: u64,
     /// The number of window reductions, each after a loss or a congestion mark.
     pub cuts: u64,
-    /// The number of those reductions that took less than half of a share, because the window was near its minimum.
+    /// The number of those reductions by less than half of a member's share of the window, because the window was near
+    /// its minimum.
     pub floored: u64,
-    /// The number of reductions that were made only at the next acknowledgment, because the kernel had omitted a call
-    /// of the program.
+    /// The number of reductions that were made only at the next acknowledgment, because the kernel had omitted the call
+    /// of the BPF program that reduces the window.
     pub late_cuts: u64,
     /// The number of reductions that were undone, because the segments were late and not lost.
     pub undone: u64,
@@ -128,7 +131,8 @@ pub struct EnsembleControlBlock {
 pub struct PathModel {
     /// The bandwidth that the ensemble can use, in segments per second: the maximum rate of the last ten rounds.
     pub bandwidth: f64,
-    /// The minimum round trip time. It stays valid as long as a similar one is measured at least every ten seconds.
+    /// The minimum round trip time. The value stays valid as long as the members measure a similar one at least every
+    /// ten seconds.
     pub least_rtt: Duration,
     /// True if other flows keep a queue on the path. The ensemble then drains only its own part of the queue.
     pub is_crowded: bool,
@@ -151,7 +155,8 @@ impl PathModel {
 impl EnsembleControlBlock {
     /// Reads a block; `word` returns the eight bytes at an offset.
     fn read(word: impl Fn(i16) -> u64, has_model: bool) -> Self {
-        // The kernel's TCP_INFINITE_SSTHRESH. A block has it until the first loss, because the first member brings it.
+        // The kernel's TCP_INFINITE_SSTHRESH. A block has this threshold until the first loss, because the first
+        // connection that joins an ensemble brings its own.
         const INFINITE: u64 = 0x7fff_ffff << FRACTION_BITS;
         let scale = f64::from(1u32 << FRACTION_BITS);
         let threshold = word(at::THRESHOLD);

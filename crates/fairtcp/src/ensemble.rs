@@ -39,28 +39,29 @@ impl Default for EnsembleOptions {
 /// How a congestion window grows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Growth {
-    /// The window grows by one step per acknowledgment, as in Linux 2.4 and thus in the paper. Windows stay smaller
-    /// with this if the receiver acknowledges only every second segment.
+    /// The window grows by one step per acknowledgment, as in Linux 2.4 and thus in the paper. If the receiver
+    /// acknowledges only every second segment, windows stay smaller than with `PerSegment`.
     PerAck,
     /// The window grows by the number of acknowledged segments (RFC 3465).
     PerSegment,
-    /// The window follows a model of the path that the members share: its bandwidth and its minimum round trip time, as
-    /// BBR has them for a single connection. Losses do not reduce the window, and members are paced.
+    /// The window follows a model of the path that the members share: its bandwidth and its minimum round trip time,
+    /// which BBR estimates for a single connection. Losses do not reduce the window, and the members send at a limited
+    /// rate (pacing).
     ByModel,
 }
 
 /// Which connections share a congestion window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum WindowSharing {
-    /// Each connection has its own window. The program is the same but nothing is shared, which gives measurements
-    /// something to compare with.
+    /// Each connection has its own window. The same BPF program runs, but the connections share nothing. Measurements
+    /// use this as the baseline.
     Connection,
     /// All connections of a session (an ensemble) share one window.
     Session,
 }
 
 /// The loaded congestion control. The kernel offers it until this value and all its ensembles are dropped, or until the
-/// process ends. Connections that use it then keep it until they are closed.
+/// process ends. Connections that use the congestion control at that time keep it until they are closed.
 pub struct Fair {
     loaded: LoadedCongestionControl,
     options: EnsembleOptions,
@@ -153,8 +154,8 @@ impl Ensemble {
             return Ok(());
         }
         let block = self.block_for_one_more(&mut blocks)?;
-        // The assignment takes effect when the socket selects this congestion control. Until then it changes nothing
-        // for the socket.
+        // Assign the socket to the block first. The assignment has no effect until the socket selects this congestion
+        // control.
         let joined = self.fair.loaded.assign(socket, block).and_then(|()| {
             if has_it {
                 // The socket uses this congestion control already: because of a sysctl and without an ensemble, or in
@@ -165,7 +166,8 @@ impl Ensemble {
             sockopt::set_tcp_congestion(socket, self.fair.name()).map_err(kernel)
         });
         if joined.is_err() {
-            // Restore the former state as far as the kernel permits, but report the first error.
+            // Restore the socket's former assignment and congestion control as far as the kernel permits. Report only
+            // the error of the failed join.
             let _ = match before {
                 Some(block) => self.fair.loaded.assign(socket, block),
                 None => self.fair.loaded.unassign(socket),
@@ -257,8 +259,8 @@ mod tests {
         sockopt::tcp_congestion(socket).unwrap()
     }
 
-    /// A regression test. A socket that used this congestion control because of a sysctl was left with Reno when it
-    /// could not join.
+    /// A regression test. A socket that used this congestion control because of a sysctl was left with Reno if its
+    /// attempt to join an ensemble failed.
     #[test]
     fn a_socket_that_cannot_join_keeps_its_congestion_control() {
         let Some(mut fair) = load("fairtest_u", WindowSharing::Session) else { return };

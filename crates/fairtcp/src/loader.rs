@@ -75,8 +75,8 @@ impl LoadedCongestionControl {
     /// From now on, makes the kernel refuse to assign sockets to ensembles (for tests).
     #[cfg(test)]
     pub fn refuse_assignments(&mut self) {
-        // Use an array map in place of the socket storage: its only valid key is 0, which is not the descriptor of a
-        // socket here.
+        // Make the assignment fail: replace the socket storage by an array map, in which only key 0 is valid. The
+        // descriptor of the socket is another number.
         let map = Map { kind: MAP_TYPE_ARRAY, max_entries: 1, flags: 0, ..ASSIGNED };
         self.members_map = bpf::create_map(&map).expect("as the others were made");
     }
@@ -88,7 +88,8 @@ struct Registration {
     value_type: u32,
     name: std::ops::Range<usize>,
     types: OwnedFd,
-    /// The descriptors of the programs, which must stay open until the registered operations refer to the programs.
+    /// The descriptors of the programs, which must stay open until the kernel has registered the operations; then the
+    /// kernel itself keeps the programs.
     _programs: Vec<OwnedFd>,
 }
 
@@ -191,8 +192,8 @@ fn load_program(
 ) -> Result<OwnedFd, Error> {
     bpf::load_program(code, &format!("fair_{program}"), structure, member).map_err(
         |(error, log)| {
-            // If there is a log, the verifier has run and has refused the program. EACCES and EINVAL are its results
-            // then.
+            // If the kernel returns a log, its verifier has refused the program, and EACCES or EINVAL is the verifier's
+            // result. Without a log, EACCES and EINVAL have other causes.
             if log.is_empty() {
                 Error::of_step("BPF_PROG_LOAD", error)
             } else {
@@ -255,7 +256,8 @@ fn types() -> Vec<u8> {
     bytes
 }
 
-/// The largest number that is appended to a name. One host has fewer processes with ensembles.
+/// The largest number that is appended to a name. This is more than the number of processes on one host that load this
+/// congestion control.
 const MAX_BESIDE: u32 = 64;
 /// The longest name: TCP_CA_NAME_MAX (16) less the terminating zero and `_64`.
 const MAX_NAME: usize = 12;

@@ -1,9 +1,9 @@
 //! Shortens the minimum retransmission timeout of members.
 //!
-//! In the paper, members share the measured round trip time and its variance, so that no connection waits
-//! longer than necessary for a retransmission (2.2). A BPF program may not write these values to a socket. It
-//! would have no effect either, because they result in timeouts below the kernel's minimum of 200 ms. This
-//! module therefore changes the minimum itself.
+//! In the paper, members share the measured round trip time and its variance, so that no connection waits longer than
+//! necessary for a retransmission (2.2). A BPF program may not write these values to a socket. Even if it could, this
+//! would have no effect, because the values result in timeouts below the kernel's minimum of 200 ms. This module
+//! therefore changes the minimum itself.
 
 use std::{
     io,
@@ -12,9 +12,8 @@ use std::{
 
 /// The least time in microseconds by which a member's retransmission timer exceeds its round trip time. If a single
 /// segment is in flight, the tail loss probe (RFC 8985, 7.2) is delayed by the same time. The kernel's default is 200
-/// ms. In this time, 10 to 100 commands complete on a link with a delay of some milliseconds. Ten processes of PostMark
-/// at 4 ms and 2.7 % loss took 22 to 24 s with the default, and 17 to 19 s with this value
-/// (docs/results/laboratory.md).
+/// ms. In 200 ms, 10 to 100 commands complete on a link with a delay of some milliseconds. Ten processes of PostMark at
+/// 4 ms and 2.7 % loss took 22 to 24 s with the default, and 17 to 19 s with this value (docs/results/laboratory.md).
 ///
 /// Linux delays an acknowledgment for a shorter time than this (40 ms or a round trip time). Other systems delay it for
 /// up to 200 ms. A single segment to such a system is sent twice until the variance of the round trip time is known,

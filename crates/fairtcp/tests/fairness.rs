@@ -132,8 +132,8 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(once(7), once(8));
 }
 
-/// Behaves like a kernel that omits one call of `ssthresh` in ten, and then uses the undefined content of a register as
-/// its result.
+/// Simulates a kernel that omits one call of `ssthresh` in ten, and then uses the undefined content of a register as
+/// the result of the call.
 struct Skipping(Twin, u64);
 
 impl Control for Skipping {
@@ -194,9 +194,9 @@ fn an_undo_restores_the_reduced_window_but_not_the_former_threshold() {
     assert_eq!(twin.blocks[0].window, block.window, "once");
 }
 
-/// A regression test. With ten processes, losses cost 1.25 times as much time as with Reno. A member with little to
-/// send does not make the window grow, but each of its losses used to take half a share from the members with much to
-/// send.
+/// A regression test. With ten processes, losses used to cost 1.25 times as much time as with Reno. A member with
+/// little to send does not make the window grow, but each of its losses reduced the window by half a share, at the cost
+/// of the members with much to send.
 #[test]
 fn a_loss_of_a_member_with_little_in_flight_costs_the_others_little() {
     let mut twin = Twin::new(1, false);
@@ -265,8 +265,9 @@ impl Control for Sides {
     }
 }
 
-/// Since an ensemble grows also during recoveries, it must not be unfair to other flows. The test measures the
-/// throughput of an ensemble and of as many connections with Reno, which compete for a full link.
+/// The window of an ensemble grows also during recoveries; nevertheless an ensemble must not be unfair to other flows.
+/// The test measures the throughput of an ensemble that competes for a full link with an equal number of Reno
+/// connections.
 #[test]
 fn an_ensemble_gets_about_half_of_a_full_link_in_competition_with_reno() {
     for (one_way_ms, round_trips) in [(2, 1.0), (2, 4.0), (10, 0.5), (10, 1.0), (10, 4.0)] {

@@ -232,7 +232,7 @@ impl Drop for Other {
     }
 }
 
-/// Not a test of its own: this code runs in the process that [`Other`] starts.
+/// Does nothing in a normal run of the tests. The process that [`Other`] starts runs this code.
 #[test]
 #[ignore = "part of the test below"]
 fn another_process() {

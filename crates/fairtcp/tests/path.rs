@@ -17,8 +17,8 @@ const LINE: u64 = 100_000_000;
 enum Way {
     /// Each connection has a path model of its own, as with BBR.
     Alone,
-    /// Each connection has its own model, but the rates are measured as in an ensemble. This shows differences that are
-    /// not caused by sharing.
+    /// Each connection has its own model, but its rates are measured as in an ensemble. The comparison shows which
+    /// differences are not caused by sharing.
     Apart,
     /// All connections of a session share one path model.
     Together,
@@ -30,7 +30,7 @@ fn line(one_way_ms: u64, lost_per_million: u64, queue_segments: u64) -> Path {
     Path { one_way_us: one_way_ms * 1000, lost_per_million, bits_per_second: LINE, queue_segments }
 }
 
-/// Returns the length of a queue, in segments, from its ratio to the capacity of the link in a round trip.
+/// Returns the length in segments of a queue that holds `parts` times the data that the link carries in a round trip.
 /// Frames have 1514 bytes.
 fn queue(one_way_ms: u64, parts: f64) -> u64 {
     (parts * 2e-3 * one_way_ms as f64 * LINE as f64 / (1514.0 * 8.0)) as u64
@@ -62,7 +62,8 @@ impl Trial {
         Self { load: Load::Commands { segments: 91, outstanding: 32 }, ..self }
     }
 
-    /// Makes a trial in which two sessions compete. The measurement begins after they have converged.
+    /// Makes a trial in which two sessions compete. The measurement begins after their shares of the bandwidth have
+    /// become stable.
     fn beside(path: Path, sessions: [(Way, usize); 2]) -> Self {
         Self {
             sessions: sessions.to_vec(),
@@ -177,7 +178,8 @@ fn turnaround_times_vary_less_in_a_session_with_one_model() {
 }
 
 /// A session with one model gets its share of a path with a long queue when it competes with a session of the same
-/// kind, or with connections that have a model each. With a short queue it gets less, as the long table shows.
+/// kind, or with connections that have a model each. If the path has a short queue, the session gets less than its
+/// share, as the long table shows.
 #[test]
 fn a_session_with_one_model_gets_its_share_in_competition_with_others() {
     let path = line(4, 0, queue(4, 4.0));

@@ -81,7 +81,8 @@ fn block(rng: &mut Rng) -> Block {
     }
 }
 
-/// Runs a random operation of both implementations on the same socket and blocks, and compares the results.
+/// Runs a random operation in the BPF program and in the Rust implementation, on the same socket and blocks, and
+/// compares the results.
 fn agree(told_flags: bool, seed: u64) {
     let rng = &mut Rng::new(seed);
     let mut twin = Twin { blocks: (0..BLOCKS).map(|_| block(rng)).collect() };
@@ -96,8 +97,8 @@ fn agree(told_flags: bool, seed: u64) {
     }
 }
 
-/// Runs a random operation of both implementations on copies of the socket and compares them. Returns the name of the
-/// operation.
+/// Runs a random operation in the BPF program and in the Rust implementation, each on a copy of the socket, and
+/// compares the two copies. Returns the name of the operation.
 fn operate(
     rng: &mut Rng,
     before: Sock,
@@ -195,7 +196,8 @@ fn model(rng: &mut Rng) -> Model {
     };
     model.cycle.is_crowded = rng.below(2) == 0;
     model.cycle.cycles = rng.below(9);
-    // Use values near two thresholds: the one of a crowded path, and the path's capacity.
+    // Often draw values near two thresholds of the program: the round trip time from which a path is crowded, and the
+    // path's capacity.
     model.cycle.cycle_rtt = rng.below(4).min(1) * (model.path.least_rtt * 3 / 2 + rng.below(1000));
     let best = 1 << (12 + rng.below(7));
     model.path.rates.iter_mut().for_each(|it| *it = rng.below(best));

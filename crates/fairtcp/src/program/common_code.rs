@@ -29,10 +29,11 @@ pub struct Maps {
 pub mod private {
     /// 4 bytes: the number of the member's ensemble plus one; zero if it is in no ensemble.
     pub const ENSEMBLE: i16 = 0;
-    /// 4 bytes: zero, [`CUT`] or [`BEGINS`]. Unless it is zero, the window must not be reduced (again) in the current
-    /// recovery.
+    /// 4 bytes: zero, [`CUT`] or [`BEGINS`]. If the value is not zero, the program must not reduce the window (again)
+    /// in the current loss recovery.
     pub const IS_CUT: i16 = 4;
-    /// A value of `IS_CUT`: the window was reduced. When the recovery ends, the member gets its whole share.
+    /// A value of `IS_CUT`: the window was reduced. When the recovery ends, the member's own window becomes its whole
+    /// share at once.
     pub const CUT: i32 = 1;
     /// A value of `IS_CUT`: no reduction is due, because it was already made or is not needed. The member begins with
     /// slow start, either after a timeout or because it is new.
@@ -55,8 +56,8 @@ pub mod private {
     /// 4 bytes: 1 while the member's window is reduced for PROBE_RTT.
     pub const PROBES_RTT: i16 = 20;
     /// 8 bytes: the time in microseconds at which packet conservation began; zero if packets are not conserved. During
-    /// conservation, the member sends no more segments than arrive. It ends when data that was sent after this time is
-    /// acknowledged.
+    /// packet conservation, the member sends no more segments than acknowledgments report as delivered. Conservation
+    /// ends when data that was sent after this time is acknowledged.
     pub const CONSERVES_FROM: i16 = 24;
     /// 8 bytes: the member's last delivery rate.
     pub const RATE: i16 = 32;
@@ -134,11 +135,11 @@ impl<'a> Code<'a> {
         self.a.alu(Alu::Mul, to, LEAST_SEGMENTS << FRACTION_BITS);
     }
 
-    /// Reduces the ensemble's window after a loss, by half of one member's share (multiplicative decrease). An
-    /// ensemble of n members loses 1/2n of its window, so all members share the reduction of one (paper, 2.2).
-    /// If the member has less than its share in flight, the window is reduced by half of what it has in flight
-    /// (RFC 5681, (4): FlightSize): a member with little to send does not make the window grow, and must not
-    /// reduce it much for the others.
+    /// Reduces the ensemble's window after a loss, by half of one member's share (multiplicative decrease). The window
+    /// of an ensemble of n members becomes smaller by a factor of 1/(2n), so the reduction for one member's loss is
+    /// spread over all members (paper, 2.2). If the member has less than its share in flight, the window is reduced by
+    /// half of what it has in flight (RFC 5681, (4): FlightSize): a member with little to send does not make the window
+    /// grow, and must not reduce it much for the others.
     ///
     /// ```text
     /// taken     = min(min(window / members, packets out) / 2, window - floor)

@@ -1,8 +1,9 @@
 //! The congestion control: six BPF programs, one for each operation of the kernel's `tcp_congestion_ops` that
 //! it implements.
 //!
-//! There are two algorithms: members share a window (`shared_window`), or a path model (`shared_model`). This
-//! page is about the first.
+//! There are two algorithms: the members of an ensemble (the connections of a session) share a window
+//! (`shared_window`), or they share a model of the path (`shared_model`). The rest of this page describes the first
+//! one.
 //!
 //! Read `common_code` first (finding the block, the share, the cut), then `shared_window` (the reaction to
 //! each acknowledgment), then `operations`. The comments next to the instructions say what they compute.

@@ -204,7 +204,7 @@ fn undo_cwnd(
     code.a.finish()
 }
 
-/// Returns to the ensemble's window the part by which the member's last reduction has reduced it.
+/// Undoes the member's last reduction: adds the amount of this reduction to the ensemble's window again.
 fn give_back(code: &mut Code<'_>) {
     let taken = private_double(code.kernel, private::TAKEN);
     let given = code.a.label();

@@ -26,7 +26,8 @@ const FLAGS: BpfMemoryOperand = R10.double(-32);
 const ACK: BpfMemoryOperand = R10.double(-40);
 /// Stack slot: the state of the connection (`tcp_ca_state`).
 pub(super) const STATE: BpfMemoryOperand = R10.double(-48);
-/// If there is no recovery now, the value that the member's `IS_CUT` had before this acknowledgment; otherwise zero.
+/// Stack slot: zero while the member is in a recovery; otherwise the value that its `IS_CUT` had before this
+/// acknowledgment. A value other than zero means that a recovery has just ended.
 const ENDED: BpfMemoryOperand = R10.double(-56);
 
 // Constants from net/ipv4/tcp_input.c.
@@ -90,7 +91,7 @@ pub(super) fn timed_out(code: &mut Code<'_>, end: BpfJumpLabel) {
 }
 
 impl Code<'_> {
-    /// Saves the arguments of the operation that are needed later, as long as R1 still points to them.
+    /// Copies the arguments that are needed later to the stack. Call this while R1 still points to the arguments.
     pub(super) fn arguments(&mut self) {
         let fields = self.kernel.fields;
         let told = self.kernel.control_gets_flags;
@@ -129,8 +130,8 @@ impl Code<'_> {
         self.a.store(BLOCK.word(at::RTTVAR), R1);
     }
 
-    /// Sets ENDED, which [`Code::settle`] reads. If a recovery began and the kernel omitted the call of `ssthresh`,
-    /// reduces the window now.
+    /// Sets the stack slot ENDED, which [`Code::settle`] reads. If a recovery began and the kernel omitted the call of
+    /// `ssthresh`, reduces the window now.
     fn late_cut(&mut self) {
         let is_cut = private_word(self.kernel, private::IS_CUT);
         let (reduced, made) = (self.a.label(), self.a.label());
@@ -157,8 +158,8 @@ impl Code<'_> {
         self.a.set(R9, R0);
     }
 
-    /// For a socket that is in no ensemble and uses Reno: sets R9 to its threshold, but at most to its window before
-    /// the recovery, since the threshold may be undefined.
+    /// For a socket that is in no ensemble and uses Reno: sets R9 to the socket's slow start threshold, but at most to
+    /// its window before the recovery. Without this limit an undefined threshold could be used.
     pub(super) fn own_share(&mut self) {
         self.a.set(BLOCK, 0);
         self.a.load(R9, SK.word(self.kernel.fields.snd_ssthresh));
@@ -262,9 +263,9 @@ impl Code<'_> {
     /// else:                window += acked / max(share, in flight)
     /// ```
     ///
-    /// Segments acknowledged during a recovery or beyond a gap also make it grow: the window is that of all
-    /// members, and has been reduced already. Reno waits until the gap is filled; with windows of eight
-    /// segments and a loss of one in 37, it waits for a fifth of the time.
+    /// The window also grows by segments that are acknowledged during a recovery or beyond a gap, because the window of
+    /// all members has already been reduced for the loss. Reno's window does not grow until the gap is filled; with
+    /// windows of eight segments and a loss of one segment in 37, this is a fifth of the time.
     ///
     /// The divisor includes the segments in flight, because right after a cut acknowledgments still arrive at the
     /// rate of the previous window: divided by the share alone, they would restore it immediately.
@@ -331,7 +332,7 @@ impl Code<'_> {
     }
 
     /// Jumps to `not` unless the member is limited by its window, like the kernel's tcp_is_cwnd_limited(). In slow
-    /// start, a window may grow to twice the number of segments that were sent.
+    /// start, a member counts as limited until its window is twice as large as the number of segments that were sent.
     fn unless_limited(&mut self, not: BpfJumpLabel) {
         let fields = self.kernel.fields;
         let limited = self.a.label();
@@ -346,10 +347,10 @@ impl Code<'_> {
         self.a.place(limited);
     }
 
-    /// Sets the member's window to its share (paper, Table 1). If the share is larger than the window, the
-    /// window approaches it by the acknowledged segments, as in slow start, to avoid a burst. After a
-    /// recovery the member gets its whole share (RFC 6937, 3): members with little to send have nothing in
-    /// flight then, and would start with slow start after each loss.
+    /// Sets the member's window to its share (paper, Table 1). If the share is larger than the window, the window
+    /// approaches it by the acknowledged segments, as in slow start, to avoid a burst. After a recovery the member gets
+    /// its whole share (RFC 6937, 3): without this, members with little to send, which have nothing in flight then,
+    /// would begin with slow start after each loss.
     ///
     /// ```text
     /// window   = max(window, floor)

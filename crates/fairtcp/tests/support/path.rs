@@ -61,7 +61,7 @@ pub struct Shown {
     pub of_session: Vec<f64>,
     /// The sum of the windows of all connections, sampled every 10 ms.
     pub aggregate: Vec<f64>,
-    /// The difference of the windows of the first and the last connection, sampled every 10 ms.
+    /// The window of the first connection minus that of the last one, sampled every 10 ms.
     pub difference: Vec<f64>,
     pub sent: u64,
     pub retransmitted: u64,
@@ -312,8 +312,8 @@ impl<'a> PathRun<'a> {
 /// A session: the connections of an initiator to a target.
 struct Session {
     senders: std::ops::Range<usize>,
-    /// For each connection, the commands whose data has not arrived completely: the end of the data, and the time of
-    /// issue.
+    /// For each connection, the commands whose data has not arrived completely: the position in the byte stream at
+    /// which the command's data ends, and the time of issue.
     waiting: Vec<VecDeque<(u64, Time)>>,
 }
 

@@ -115,7 +115,7 @@ struct Heard<'a> {
     sample: &'a Sample,
     /// Number of members with data to send.
     sharers: u64,
-    /// The segments that a member may have in flight in addition to its part of the path's capacity.
+    /// The number of segments that a member may have in flight in addition to its part of the path's capacity.
     quanta: u64,
     /// The segments in flight of all members before the acknowledgment.
     before: u64,
@@ -134,7 +134,8 @@ impl Model {
         (self.bandwidth() * self.path.least_rtt * gain / UNIT).div_ceil(1 << RATE_BITS)
     }
 
-    /// Returns the result of [`Self::held`] plus the segments that each member may have in flight in addition.
+    /// Returns the number of segments that may be in flight with this gain: the result of [`Self::held`] plus the
+    /// additional segments that each member may have in flight.
     fn flight(&self, gain: u64, heard: &Heard) -> u64 {
         self.held(gain) + heard.quanta * heard.sharers
     }
@@ -424,8 +425,9 @@ fn save(sock: &mut Sock, probes_rtt: bool) {
     follower.saved = if is_whole { sock.snd_cwnd } else { follower.saved.max(sock.snd_cwnd) };
 }
 
-/// Handles losses (draft, 4.2.3.4): reduces the window by the lost segments, conserves packets for a round trip, and
-/// then restores the previous window. Returns true while packets are conserved.
+/// Handles losses (draft, 4.2.3.4): reduces the window by the lost segments, sends for a round trip only as many
+/// segments as were delivered (packet conservation), and then restores the previous window. Returns true while packets
+/// are conserved.
 fn recover(sock: &mut Sock, sample: &Sample) -> bool {
     const RECOVERING: u32 = RECOVERY as u32;
     let follower = &mut sock.follower;

@@ -231,8 +231,8 @@ fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     block.grown += 1;
 }
 
-/// Sets the member's window to its share (paper, Table 1). If the share is larger, the window approaches it by the
-/// number of acknowledged segments.
+/// Sets the member's window to its share (paper, Table 1). If the share is larger than the window, the window grows
+/// towards the share by the number of acknowledged segments.
 fn settle(block: &mut Block, sock: &mut Sock, acked: u32, has_recovered: bool) {
     block.window = block.window();
     let share = (block.share() / SEGMENT) as u32;

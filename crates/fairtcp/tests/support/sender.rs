@@ -12,7 +12,7 @@ use super::{
     },
 };
 
-/// A segment counts as lost if a segment has arrived that was sent this number of transmissions later.
+/// A segment counts as lost if another segment has arrived that was sent at least this number of transmissions later.
 const REORDERING: u64 = 3;
 const LEAST_RTO: Time = 200 * MILLISECOND;
 const MOST_RTO: Time = 120 * SECOND;
@@ -91,7 +91,8 @@ pub struct Sender {
     backoff: u32,
     may_send_at: Time,
     flight: Flight,
-    /// Rate samples are application-limited until this number of segments is delivered; zero if they are not.
+    /// The sender had too little data to fill its window. Rate samples count as limited by the application until this
+    /// total number of segments is delivered; zero if they do not.
     app_limited: u64,
 }
 
@@ -307,7 +308,8 @@ impl Sender {
         sock.srtt_us = sock.srtt_us - sock.srtt_us / 8 + rtt;
     }
 
-    /// Marks segments as lost that were sent long before a segment that has arrived. Returns how many were marked.
+    /// Marks as lost the missing segments that were sent at least [`REORDERING`] transmissions before a segment that
+    /// has arrived. Returns how many it has marked.
     fn find_lost(&mut self) -> u32 {
         let mut found = 0;
         while let Some(entry) = self.sent.out.first_entry()

@@ -88,7 +88,8 @@ pub struct Sample {
     /// The number of segments that were delivered in `interval_us`. The sample is invalid if the interval is 0.
     pub delivered: u32,
     pub interval_us: u64,
-    /// The time of the last delivery before the newest segment of the sample was sent.
+    /// The time of the last delivery before the newest acknowledged segment was sent: the sample's interval begins
+    /// then.
     pub prior_us: u64,
     pub rtt_us: Option<u32>,
     /// True if the sample is application-limited.

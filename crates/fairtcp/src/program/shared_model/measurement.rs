@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Code<'_> {
-    /// Saves the arguments of the operation that the model needs, as long as R1 still points to them.
+    /// Copies the arguments that the model needs to the stack. Call this while R1 still points to the arguments.
     pub(super) fn rate_sample(&mut self) {
         let fields = self.kernel.fields;
         let told = self.kernel.control_gets_flags;
@@ -69,16 +69,16 @@ impl Code<'_> {
         self.a.alu(Alu::Sub, R1, R2);
         self.a.atomic_add(BLOCK.word(at::ACTIVE), R1);
 
-        // Limit the number of members with data to send to the number of members. The count of members with data may be
-        // wrong after concurrent changes, or if the kernel did not report the release of a member.
+        // Use at most the number of all members as the number of members with data to send. The latter may be too large
+        // after concurrent changes, or if the kernel did not report the release of a member.
         self.members(R2);
         self.a.load(R1, BLOCK.word(at::ACTIVE));
         self.at_most(R1, R2);
         self.at_least(R1, 1);
         self.a.store(SHARERS, R1);
 
-        // Allow in addition three times the amount that the kernel sends at once, which is about a millisecond's worth
-        // (tcp_tso_autosize()).
+        // Allow each member additional segments in flight: three times the amount that the kernel sends at once, which
+        // is about a millisecond's worth (tcp_tso_autosize()).
         self.a.load(R1, SK.double(fields.pacing_rate));
         self.a.load(R2, SK.word(fields.mss_cache));
         self.a.alu(Alu::ShiftRight, R1, 10);
@@ -120,8 +120,8 @@ impl Code<'_> {
         a.place(no_less);
         a.jump_if(R1, If::Equal, 0, take);
         a.jump_if(R4, If::Differs, 0, take);
-        // A round trip time that is similar to the minimum confirms the minimum without PROBE_RTT, since each drain
-        // empties the queue.
+        // A round trip time that is similar to the minimum confirms the minimum: each drain empties the queue, so that
+        // a measurement in PROBE_RTT is not needed.
         a.set(R5, R1);
         a.alu(Alu::ShiftRight, R5, ABOUT_BITS);
         a.alu(Alu::Add, R5, R1);
@@ -169,10 +169,10 @@ impl Code<'_> {
         self.a.alu(Alu::Add, round, BLOCK);
     }
 
-    /// Updates the sum of the delivery rates with the last one of this member. If a member was application-limited or
-    /// in PROBE_RTT during the sample, the sum counts only if it exceeds the present estimate. The rates come from the
-    /// kernel, which divides by the longer of two intervals, that of sending and that of the acknowledgments: a rate
-    /// computed from all members' deliveries would be too high if acknowledgments arrive in bursts.
+    /// Updates the sum of the members' delivery rates with this member's last rate. If a member was application-limited
+    /// or in PROBE_RTT during the sample, the sum counts only if it exceeds the present estimate. The rates come from
+    /// the kernel, which divides by the longer of two intervals, that of sending and that of the acknowledgments: a
+    /// rate computed from all members' deliveries would be too high if acknowledgments arrive in bursts.
     pub(super) fn rate(&mut self) {
         let own = private_double(self.kernel, private::RATE);
         let (unlimited, limited) = (self.a.label(), self.a.label());
@@ -248,8 +248,8 @@ impl Code<'_> {
         self.a.alu(Alu::ShiftRight, R0, RATE_BITS);
     }
 
-    /// Sets R0 to the result of `held` plus the segments that each member may have in flight in addition. Overwrites R1
-    /// and R2.
+    /// Sets R0 to the number of segments that may be in flight with this gain: the result of `held` plus the additional
+    /// segments that each member may have in flight (`QUANTA`). Overwrites R1 and R2.
     pub(super) fn flight(&mut self, gain: impl Into<crate::asm::Operand>) {
         self.held(gain);
         self.a.load(R1, QUANTA);

@@ -74,7 +74,8 @@ pub(super) fn release(code: &mut Code<'_>) {
     code.no_rate();
 }
 
-/// u32 ssthresh(struct sock *sk): a recovery begins. Saves the window that the member gets back after it.
+/// u32 ssthresh(struct sock *sk): called when a loss recovery begins. Saves the window to which the member returns
+/// after the recovery.
 pub(super) fn ssthresh(code: &mut Code<'_>) {
     let fields = code.kernel.fields;
     code.a.load(R3, SK.word(fields.snd_cwnd));

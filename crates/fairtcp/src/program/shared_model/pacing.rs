@@ -38,8 +38,8 @@ impl Code<'_> {
         self.a.place(known);
     }
 
-    /// Sets the pacing rate in bytes per second to the member's part of the bandwidth. Until the path is full, the rate
-    /// is only raised.
+    /// Sets the pacing rate in bytes per second to the member's part of the bandwidth. Until the bandwidth of the path
+    /// is reached (the path is full), the rate may only rise.
     pub(super) fn pace_together(&mut self) {
         let fields = self.kernel.fields;
         let (end, set) = (self.a.label(), self.a.label());
@@ -65,8 +65,8 @@ impl Code<'_> {
         self.a.place(end);
     }
 
-    /// Saves the window in R3, which the member gets back after a recovery or PROBE_RTT. If it is in a recovery, or if
-    /// R2 is PROBE_RTT, keeps the earlier value if that is larger. Overwrites R1.
+    /// Saves the window in R3, to which the member returns after a recovery or PROBE_RTT. If the member is in a
+    /// recovery, or if R2 is PROBE_RTT, a larger value that was saved earlier is kept. Overwrites R1.
     pub(super) fn save(&mut self) {
         let saved = private_word(self.kernel, private::SAVED);
         let (larger, set) = (self.a.label(), self.a.label());
@@ -80,8 +80,9 @@ impl Code<'_> {
         self.a.store(saved, R3);
     }
 
-    /// Sets the member's window. The window approaches the member's part of twice the path's capacity by the number of
-    /// acknowledged segments; in a recovery it is smaller (draft, 4.2.3). R3 holds the window in the whole function.
+    /// Sets the member's window. With each acknowledgment, the window moves by at most the number of acknowledged
+    /// segments towards the member's part of twice the path's capacity. In a recovery the window is smaller (draft,
+    /// 4.2.3). R3 holds the window in the whole function.
     pub(super) fn window_together(&mut self) {
         let (kernel, fields) = (self.kernel, self.kernel.fields);
         let probes = private_word(kernel, private::PROBES_RTT);
@@ -123,8 +124,9 @@ impl Code<'_> {
         self.a.store(SK.word(fields.snd_cwnd), R3);
     }
 
-    /// Reduces the window by the lost segments. In the first round trip of a recovery, packets are conserved and the
-    /// code jumps to `done`. When the recovery ends, the member gets its previous window back (draft, 4.2.3.4).
+    /// Reduces the window by the lost segments. In the first round trip of a recovery, the member sends only as many
+    /// segments as were delivered (packet conservation), and the code jumps to `done`. When the recovery ends, the
+    /// member gets its previous window back (draft, 4.2.3.4).
     fn recover(&mut self, done: BpfJumpLabel) {
         let kernel = self.kernel;
         let (state, saved) =
@@ -182,7 +184,8 @@ impl Code<'_> {
         self.a.set(R9, UNIT);
         self.a.place(gain);
         self.flight(R9);
-        // Store the limit as the ensemble's window, which is only reported by the status here.
+        // Store the limit as the ensemble's window, which the BPF programs do not use with a path model; the status
+        // reports it.
         self.a.set(R1, R0);
         self.a.alu(Alu::ShiftLeft, R1, FRACTION_BITS);
         self.a.store(BLOCK.double(at::WINDOW), R1);

@@ -131,7 +131,7 @@ impl Code<'_> {
         self.flight(UNIT);
         self.a.load(R1, BLOCK.double(at::ALL_IN_FLIGHT));
         self.a.jump_if(R1, If::SignedAtMost, R0, drained);
-        // Drain for at most twice as long as in PROBE_BW, because the queue is longer after STARTUP.
+        // Drain the queue for at most twice as long as in PROBE_BW, because STARTUP leaves a longer queue.
         self.a.load(R1, LEAST);
         self.a.alu(Alu::Mul, R1, 2 * MOST_DRAIN);
         self.a.load(R2, BLOCK.double(at::PHASE_BEGAN));

@@ -45,19 +45,21 @@ pub(super) const WINDOW_GAIN: i32 = 2 * UNIT;
 pub(super) const ROUNDS: i32 = 10;
 pub(super) const RTT_WINDOW_US: i32 = 10_000_000;
 pub(super) const PROBE_RTT_US: i32 = 200_000;
-/// A round trip time is similar to the minimum if it exceeds the minimum by at most a sixteenth, which is this number
-/// of bits.
+/// A round trip time is similar to the minimum if it exceeds the minimum by at most a sixteenth. The code divides by 16
+/// with a shift by this number of bits.
 pub(super) const ABOUT_BITS: i32 = 4;
 pub(super) const LEAST_WINDOW: i32 = 4;
 /// The maximum length of a drain in round trips.
 pub(super) const MOST_DRAIN: i32 = 4;
-/// On a crowded path, one in this number of drains is complete, to find out if the path is still crowded.
+/// On a crowded path, a drain normally ends after one round trip. One in this number of drains goes on until the queue
+/// is empty, to find out if the path is still crowded.
 pub(super) const LOOKS_EVERY: i32 = 4;
-/// A path is crowded if the shortest round trip time of a cycle exceeds one and a half of the minimum by more than this
-/// tolerance in microseconds.
+/// A path is crowded if the shortest round trip time of a cycle exceeds 1.5 times the minimum round trip time by more
+/// than this number of microseconds.
 pub(super) const CROWDED_US: i32 = 500;
-/// Microseconds per second, which converts the rate. An ensemble paces at the whole bandwidth and not at 99 % of it, as
-/// BBR does: the next drain removes the queue that rounding causes.
+/// Microseconds per second; converts a rate per microsecond. BBR uses 990,000 instead and paces at 99 % of the
+/// bandwidth, so that rounding causes no queue. An ensemble paces at the whole bandwidth; its next drain removes such a
+/// queue.
 pub(super) const MICROSECONDS: i32 = 1_000_000;
 
 /// The number of rounds without growth of the rate after which the path is full.
