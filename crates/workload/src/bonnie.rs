@@ -87,8 +87,8 @@ impl Workload for Bonnie {
             let own = OwnedFolder::make(all.path(), &process.to_string(), 0)?;
             let ran = self.process(own.path(), run.seed, together.is_some());
             if let (Err(_), Some(together)) = (&ran, &together) {
-                // This process has failed. Remove the semaphores, or the other processes would wait
-                // for it.
+                // One process of Bonnie++ has failed. Remove the semaphores, or the other processes would wait for this
+                // one.
                 together.remove();
             }
             ran
@@ -140,7 +140,7 @@ impl Drop for Together {
     }
 }
 
-/// Returns a command that runs `bonnie++`; as root, with the option `-u` that it then requires.
+/// Returns a command that runs `bonnie++`; if the caller is root, with the option `-u`, which bonnie++ then requires.
 fn bonnie() -> Result<Command, Error> {
     let mut command = Command::new(TOOL.find()?);
     if rustix::process::geteuid().is_root() {
@@ -178,8 +178,7 @@ impl BonnieResults {
     }
 }
 
-/// Adds to `outcome` the sum of each value over all processes. A value that one process lacks is
-/// left out.
+/// Adds to `outcome` the sum of each value over all processes. A value is left out if a process did not measure it.
 fn outcome(tables: &[BonnieResults], mut outcome: WorkloadResult) -> Result<WorkloadResult, Error> {
     for (number, (name, unit, _)) in VALUES.into_iter().enumerate() {
         let sum: Option<f64> = tables.iter().map(|table| table.0[number]).sum();
@@ -222,8 +221,7 @@ mod tests {
     fn one_or_several_processes_run_and_leave_nothing() {
         let Some(trial) = TrialFolders::with(&[TOOL]) else { return };
         for processes in [1, 2] {
-            // This file is small enough for a test. On most machines the tests are too short to
-            // give values.
+            // With so small a file, most machines run the tests of Bonnie++ too fast to measure a value.
             let task = Bonnie { file_mib: 16, seeks: 500, processes, ..Bonnie::default() };
             match trial.run(&task) {
                 Ok(outcome) => assert!(outcome.figures[0].value > 0.0),
@@ -233,8 +231,8 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-        // The file is smaller than twice the assumed memory, so one process refuses to start. The others must not wait
-        // for it.
+        // The file is smaller than twice the assumed memory, so each process of Bonnie++ refuses to start. Another
+        // process must not wait for it forever.
         let task = Bonnie { file_mib: 16, ram_mib: 64, processes: 2, ..Bonnie::default() };
         let error = trial.run(&task).unwrap_err();
         assert!(matches!(error, Error::Program { .. }), "{error}");

@@ -4,11 +4,11 @@ use std::thread;
 
 use crate::Error;
 
-/// Calls the function concurrently for each number from 0, each in a thread. Returns the results in the order of the
-/// numbers.
+/// Calls the function `one` with each number from 0 to `count` - 1, concurrently and each in a thread of its own.
+/// Returns the results in the order of the numbers.
 ///
 /// # Errors
-/// The error with the lowest number, after all calls have ended.
+/// If calls fail, the error of the one with the lowest number, after all calls have ended.
 pub(crate) fn at_once<T: Send>(
     count: u32,
     one: impl Fn(u32) -> Result<T, Error> + Sync,

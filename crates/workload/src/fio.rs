@@ -11,8 +11,8 @@ use crate::{
 };
 
 const TOOL: Tool = Tool { program: "fio", package: "fio" };
-/// Time limit of each of the three calls of fio, in addition to the measured time. 512 MB, the data set of the papers,
-/// take this long at 100 KB/s.
+/// Time limit of each of the three calls of fio, in addition to the measured time. At 100 KB/s, the papers' data set of
+/// 512 MB takes this long.
 const LIMIT: Duration = Duration::from_secs(5400);
 
 /// Settings of the workload fio. Each setting that is not given has the default of the shape.
@@ -163,8 +163,8 @@ struct FioCalls<'a> {
 impl FioCalls<'_> {
     fn all(&self) -> Result<WorkloadResult, Error> {
         let (reads, progress) = (self.task.reads(), self.run.progress);
-        // If the measured call only writes, fill the set without fio's verification data: a block
-        // whose write was lost then fails the verification.
+        // If the measured call only writes, fill the set without fio's verification data. A lost write then leaves a
+        // block without such data, and the verification fails.
         let fill = if reads == 0 { &[][..] } else { &VERIFY };
         self.call("fill", &[&["--rw=write", "--bs=1m", "--end_fsync=1", "--do_verify=0"], fill])?;
         progress(0.3);

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The place where a workload runs. In a folder a workload removes its own files at the end. It overwrites devices and
-/// units.
+/// The place where a workload runs. In a folder, the workload removes its own files at the end. The content of a device
+/// or unit is overwritten.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadLocation {

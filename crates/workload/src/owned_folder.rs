@@ -27,7 +27,7 @@ impl OwnedFolder {
         if free < space {
             return Err(Error::Space { needed: space, free });
         }
-        // Make the path absolute, because it is passed to programs that run in another working directory.
+        // Make the path absolute, because programs with another working directory get it.
         let failed = Error::system(format!("find {}", parent.display()));
         let path = parent.canonicalize().map_err(failed)?.join(name);
         match fs::create_dir(&path) {

@@ -77,8 +77,8 @@ impl Workload for Postmark {
     }
 
     fn space(&self) -> u64 {
-        // Bytes per file: twice the largest size, because PostMark appends to files. The number of
-        // files stays about constant, since it creates and deletes equally often.
+        // Bytes per file: twice the largest size, because PostMark appends to files. The number of files stays about
+        // constant, since PostMark creates and deletes files equally often.
         let each = u64::from(self.files).saturating_mul(u64::from(self.most) * 2);
         each.saturating_mul(self.processes.into()).saturating_add(WitnessFiles::SPACE)
     }

@@ -70,7 +70,7 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // A program that does not end within the limit is killed when `running` is dropped.
+        // Ask the program to end and wait for a limited time. If it does not end, the drop of `running` kills it.
         let _ = self.running.signal(self.quit);
         let _ = self.running.ended(LAST_LIMIT);
     }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::{Error, Tool, Workload, WorkloadLocation, WorkloadResult, WorkloadRun};
 
-/// Two temporary folders. Other users, such as the user of a server, can access them, too.
+/// Two temporary folders. Every user can access them, so that servers may run as another user than the test.
 pub(crate) struct TrialFolders {
     folder: TempDir,
     scratch: TempDir,

@@ -11,8 +11,7 @@ use std::{
 
 use crate::Error;
 
-/// Time between progress reports. A worker in a pause notices within this time that another worker
-/// has failed.
+/// Time between progress reports. A worker that pauses also checks at this interval whether another worker has failed.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The schedule of a run, which all workers share.
@@ -97,8 +96,8 @@ impl RunWatch {
     }
 }
 
-/// Returns the smallest value such that this share of all values is at most as large, or `None` if
-/// there are no values. The values must be sorted.
+/// Returns the smallest of the values such that at least the share `share` of all values are not larger (a quantile),
+/// or `None` if there are no values. The values must be sorted.
 pub(crate) fn within(sorted: &[f64], share: f64) -> Option<f64> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()

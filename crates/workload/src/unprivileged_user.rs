@@ -11,8 +11,8 @@ use rustix::process::geteuid;
 
 use crate::Error;
 
-/// The user as whom servers run: a user without privileges if the caller is root (`Some`),
-/// otherwise the current user.
+/// The user as whom servers run: if the caller is root, a user without privileges (`Some`); otherwise the current user
+/// (`None`).
 pub(crate) struct UnprivilegedUser(Option<SystemAccount>);
 
 struct SystemAccount {

@@ -1,6 +1,6 @@
-//! Files of known content. They lie next to the files of a program that does not verify its own
-//! reads. They are written before the program runs. Afterwards they are compared as they are on the
-//! storage, without the page cache.
+//! Files of known content, for a workload whose program does not verify its own reads. The workload writes these files
+//! next to the program's before the program runs. Afterwards it reads them from the storage, bypassing the page cache,
+//! and compares them.
 
 use std::{
     fs::{File, OpenOptions},

@@ -27,8 +27,8 @@ pub trait Workload {
     /// Returns an upper bound of the space in bytes that the workload needs on the storage under test.
     fn space(&self) -> u64;
 
-    /// Returns how many of the bytes of [`Workload::space`] an earlier run has left at the
-    /// location, so that they need not be free.
+    /// Returns the size in bytes of files at the location that an earlier run has left and this run uses again. These
+    /// bytes of [`Workload::space`] need not be free.
     fn left_behind(&self, _place: &WorkloadLocation) -> u64 {
         0
     }

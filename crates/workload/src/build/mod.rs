@@ -65,7 +65,7 @@ pub struct Build {
 
 /// Options for configure, which build without zlib, because some machines lack its header files.
 const CONFIGURE: &str = "--disable-zlib";
-/// A command that proves that the build has succeeded: the built server prints its version.
+/// A command that proves that the build has succeeded: the server that was built prints its version.
 const PROOF: &str = "./dropbear -V";
 
 impl Default for Build {
@@ -194,8 +194,8 @@ impl Build {
         Ok(run_program::run(&mut command, LIMIT)?.1)
     }
 
-    /// Builds in the scratch folder, without the storage under test, and returns checksums of the
-    /// objects and programs.
+    /// Builds in the scratch folder, which is not on the storage under test, and returns checksums of the objects and
+    /// programs.
     fn reference(
         &self,
         source: &Path,
@@ -237,9 +237,9 @@ impl Build {
     }
 }
 
-/// Compares the unpacked files with the archive and returns the first that is missing or wrong. A
-/// file is wrong if its content has changed but its modification time has not; a build may write
-/// its own sources.
+/// Compares the unpacked files with the archive and returns the first that is missing or wrong. A file is wrong if its
+/// content has changed but its modification time has not; a changed modification time is no fault, since a build may
+/// write its own sources.
 fn altered<'a>(
     original: &'a BTreeMap<PathBuf, Sum>,
     stored: &BTreeMap<PathBuf, Sum>,

@@ -77,8 +77,8 @@ pub fn fetch(into: Option<&Path>, stop: &AtomicBool) -> Result<Fetched, Error> {
     Ok(Fetched { file, was_there: false })
 }
 
-/// Locks the destination folder until the returned file is closed, so that no other fetch uses it.
-/// Removes files of a fetch that was killed.
+/// Locks the destination folder until the returned file is closed, so that no other fetch uses it. Removes files that a
+/// killed fetch has left.
 fn ours(into: &Path) -> Result<File, Error> {
     let lock = File::open(into).map_err(Error::system(format!("open {}", into.display())))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
@@ -109,8 +109,8 @@ pub(super) fn find(named: Option<&Path>) -> Result<PathBuf, Error> {
     })
 }
 
-/// Returns source lines for apt: the main component of the distribution, from the archives that
-/// this machine uses.
+/// Returns the lines of a `sources.list` for apt: the main component of the distribution, from the archives that this
+/// machine uses.
 fn lines(stop: &AtomicBool) -> Result<String, Error> {
     let mut command = Command::new("apt-get");
     let format = "$(REPO_URI) $(RELEASE) $(COMPONENT)";
@@ -125,7 +125,7 @@ fn lines(stop: &AtomicBool) -> Result<String, Error> {
     Ok(lines)
 }
 
-/// Extracts the archives of the distribution from apt's own list of archives, as source lines.
+/// Takes from apt's own list of archives those of the distribution, and returns them as lines of a `sources.list`.
 fn sources(said: &str) -> String {
     let of_distribution = |line: &&str| {
         let mut words = line.split(' ');

@@ -4,9 +4,9 @@ use bytes::{Bytes, BytesMut};
 use sim::Rng;
 use volume::Data;
 
-/// Makes the content of blocks: random bytes, which are equal in all blocks, and at the start of
-/// every 4 KiB the number of the block and of its write. A comparison detects a block at a wrong
-/// address, an old block and a torn block.
+/// Makes the content of blocks: random bytes, which are equal in all blocks, and at the start of every 4 KiB the number
+/// of the block and the number of the write. A comparison detects a block at a wrong address, an old block and a torn
+/// block.
 pub(super) struct CommandBlockPattern {
     noise: Bytes,
     seed: u64,

@@ -8,8 +8,8 @@ use volume::{Data, Durability, Extent, Lba, Volume};
 use super::block_pattern::CommandBlockPattern;
 use crate::{Error, WorkloadRun, remote_unit::failed};
 
-/// The part of the volume that the workload uses, in blocks of one command each. It knows how often
-/// each block was written.
+/// The part of the volume that the workload uses, in blocks of one command each. Counts the writes to each block, so
+/// that the content of a block can be verified.
 pub(super) struct CommandBlocks<'a> {
     volume: &'a dyn Volume,
     block: u32,

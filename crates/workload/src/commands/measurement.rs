@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 
 use crate::{Error, WorkloadResult};
 
-/// Upper bound of the histogram: a longer turnaround time is recorded as this one. The session
-/// aborts such a command much earlier.
+/// Upper bound of the histogram: a longer turnaround time is recorded as this one. No command takes as long, since the
+/// session aborts it much earlier.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The turnaround times of commands that were answered during the measurement.
@@ -37,7 +37,7 @@ impl CommandMeasurement {
         self.turnaround.saturating_record(us);
     }
 
-    /// Returns the result. `is_all` is true if the measurement ended before its time because all data was transferred.
+    /// Returns the result. `is_all` is true if the measurement ended early, because all data was transferred.
     ///
     /// # Errors
     /// If no command was answered during the measurement.

@@ -218,9 +218,8 @@ mod tests {
 
     use super::*;
 
-    /// A volume in memory for tests. It delays its first write until `OTHERS` other writes are
-    /// done, and counts writes to a block that arrive while another write to the same block is in
-    /// progress.
+    /// A volume in memory for a test. The volume delays its first write until `OTHERS` other writes are done. It counts
+    /// the writes that arrive while another write to the same block is in progress.
     struct HoldingUp {
         memory: MemVolume,
         writes: AtomicU32,

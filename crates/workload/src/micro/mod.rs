@@ -30,8 +30,8 @@ const SAMPLE: usize = 256;
 /// Upper bound of a measurement in seconds: a day. No point of an experiment takes as long.
 const MOST_SECONDS: u32 = 86_400;
 
-/// Settings of the microbenchmark. The defaults are those of the paper's Table 1, except for the
-/// working set, which should be several times larger than the caches below.
+/// Settings of the microbenchmark. The defaults are those of the paper's Table 1, except for the working set, which
+/// should be several times larger than the caches of the storage.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Micro {
@@ -144,8 +144,8 @@ impl Workload for Micro {
             WorkloadLocation::Folder(folder) if !self.keep => Some(Removed(folder.join(FILE))),
             _ => None,
         };
-        // Give half of the progress to filling the working set. If it must be filled, this takes
-        // longer than everything else.
+        // Filling the working set counts as half of the progress: if the set must be filled, this takes longer than
+        // everything else.
         let set =
             Set::open(&store, self.set_bytes(), run.seed, &|share| (run.progress)(share / 2.0))?;
         let mut measured = Measuring::new(self, set, run.seed)?;
@@ -205,8 +205,8 @@ struct Measuring<'a> {
     rng: Rng,
     /// The number of the next block for sequential requests.
     next: u64,
-    /// The number of this run among the runs that have written to the working set, and the number
-    /// of its last write.
+    /// Two numbers that make the version of each write: the number of this run among the runs that have written to the
+    /// working set, and the number of this run's last write.
     writes: [u32; 2],
     /// For each block, the version of the data that this run has written last.
     written: BTreeMap<u64, u64>,
@@ -234,7 +234,7 @@ impl<'a> Measuring<'a> {
         })
     }
 
-    /// Performs requests for this time, or until `count` requests are done if a number is given.
+    /// Performs requests until the time `limit` is over, or `count` requests are done if that is a number.
     fn go(
         &mut self,
         limit: Duration,
@@ -310,8 +310,8 @@ impl<'a> Measuring<'a> {
         self.total = Duration::ZERO;
     }
 
-    /// Reads a sample of the written blocks and compares them. Returns a text for the report with the total number of
-    /// verified blocks.
+    /// Reads a sample of the written blocks and compares them. Returns a text for the report that states how many
+    /// blocks were verified.
     fn read_back(&mut self) -> Result<String, Error> {
         if self.task.access == MicroAccess::Read {
             return Ok("every block that was read: its place, and all of its content".to_owned());
@@ -408,8 +408,7 @@ mod tests {
         assert!(begun.elapsed() >= Duration::from_secs(1));
     }
 
-    /// The second run uses the data set that the first one has filled, although its own seed
-    /// differs.
+    /// The second run has another seed. This run must nevertheless use the data set that the first run has filled.
     #[test]
     fn a_set_that_is_kept_is_not_filled_again() {
         let folder = tempfile::tempdir().unwrap();

@@ -94,8 +94,8 @@ mod tests {
         assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::Exactly(3)), Ok(()));
         assert_eq!(check(&bytes, 8, 7, ExpectedSectorVersion::UpTo(5)), Ok(()));
         let wrong = |bytes: &[u8], expected| check(bytes, 8, 7, expected).unwrap_err();
-        // The sectors hold version 3. Expecting version 4 means that write 4 was lost; expecting at
-        // most 2 means that the data is of a later write.
+        // The sectors hold the data of write 3. If write 4 is expected, it was lost; if at most write 2 is expected,
+        // the data is newer than it can be. Both must be reported.
         assert!(
             wrong(&bytes, ExpectedSectorVersion::Exactly(4))
                 .contains("write 0x3, but the last write is 0x4")
@@ -110,7 +110,7 @@ mod tests {
         // Pass a seed with which these sectors were never written.
         let said = check(&bytes, 8, 9, ExpectedSectorVersion::Exactly(3)).unwrap_err();
         assert!(said.ends_with("data that was never written there"), "{said}");
-        // Three more faults: one flipped bit in the last sector, a torn write, and zeros.
+        // Three more faults that must be reported: one flipped bit in the last sector, a torn write, and zeros.
         let mut bit = bytes.clone();
         bit[4 * SECTOR - 1] ^= 1;
         let said = wrong(&bit, ExpectedSectorVersion::Exactly(3));

@@ -1,5 +1,5 @@
-//! The working set: blocks with verifiable content, after a label that describes the set. Because
-//! of the label, several runs on one storage fill the set only once.
+//! The working set: blocks with verifiable content, after a label that describes the set. Later runs on the same
+//! storage recognize the set by its label, and need not fill it again.
 
 use std::io::ErrorKind;
 
@@ -30,7 +30,7 @@ pub(super) struct Set<'a> {
 }
 
 impl<'a> Set<'a> {
-    /// Returns how many bytes a working set of `bytes` bytes takes on the storage, with its label.
+    /// Returns how many bytes of the storage a working set with `bytes` bytes of blocks takes, including its label.
     pub(super) const fn takes(bytes: u64) -> u64 {
         START + bytes
     }
@@ -49,7 +49,7 @@ impl<'a> Set<'a> {
         )))
     }
 
-    /// Returns the working set on a store if it is at least this large; otherwise fills a new one.
+    /// Returns the working set that is on the storage, if it has at least `bytes` bytes; otherwise fills a new one.
     pub(super) fn open(
         store: &'a MicroStore,
         bytes: u64,
@@ -104,7 +104,7 @@ impl<'a> Set<'a> {
         self.store.write(START + at, bytes)
     }
 
-    /// Checks that a block has this version. Without a version, it may have any that was written so
+    /// Checks that a block has this version. If `version` is `None`, the block may have any version that was written so
     /// far.
     ///
     /// # Errors
@@ -129,7 +129,8 @@ impl<'a> Set<'a> {
     }
 }
 
-/// Returns the version that a write of a run gives a block. All versions of a later run are higher.
+/// Returns the version of the data that write number `write` of run number `run` gives to a block. A later run gives
+/// only higher versions.
 pub(super) fn version_of(run: u32, write: u32) -> u64 {
     u64::from(run) << 32 | u64::from(write)
 }

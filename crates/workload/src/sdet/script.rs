@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use sim::Rng;
 
-/// A task of a script, and how often each round has it. `@` in the commands is replaced by the
-/// number of the task, so that tasks use different files and do not depend on each other. The
-/// output of a task is the same on every storage.
+/// A task of a script: its shell commands, and how often they occur in each round. `@` in the commands is replaced by
+/// the number of the task, so that tasks use different files and do not depend on each other. The output of a task is
+/// the same on every storage.
 struct SdetScriptTask {
     in_round: u32,
     commands: &'static str,

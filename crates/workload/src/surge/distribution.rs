@@ -37,8 +37,8 @@ pub(super) const TAIL_PERCENT: u32 = 7;
 pub(super) const PAGE: Distribution = Pareto { least: 1.0, shape: 2.43 };
 /// Stack distance: the number of other files requested since the last request for the same file.
 pub(super) const STACK: Distribution = Lognormal { mean: 1.5, deviation: 0.80 };
-/// Pause in seconds between the files of a page. The paper's alpha is the scale and its beta the
-/// shape: half of the pauses are then shorter than 0.56 s, and a few last many seconds.
+/// Pause in seconds between the files of a page. We take the paper's alpha as the scale and its beta as the shape of
+/// the Weibull distribution. With these, half of the pauses are shorter than 0.56 s, and a few last many seconds.
 pub(super) const ACTIVE_OFF: Distribution = Weibull { scale: 1.46, shape: 0.382 };
 /// Pause in seconds between two pages of a user.
 pub(super) const INACTIVE_OFF: Distribution = Pareto { least: 1.0, shape: 1.5 };
@@ -76,8 +76,7 @@ mod tests {
 
     #[test]
     fn random_values_have_the_quartiles_of_their_distribution() {
-        // The first and third quartile of a normal distribution are 0.67449 deviations from its
-        // mean.
+        // The first and third quartile of a normal distribution are 0.67449 standard deviations from its mean.
         let lognormal = |mean: f64, deviation: f64| {
             [-0.674_49, 0.0, 0.674_49].map(|z: f64| (mean + deviation * z).exp())
         };

@@ -40,8 +40,8 @@ const SETTINGS: &str = "nginx.conf";
 const LIMIT: Duration = Duration::from_secs(300);
 /// Interval between attempts to connect to nginx while it is starting.
 const LOOK: Duration = Duration::from_millis(10);
-/// Bytes of log per second for which there must be space: the length of a log line, as measured and
-/// rounded up, times the largest number of lines per second.
+/// Bytes of log per second for which there must be space: the length of a log line in bytes (measured, and rounded up),
+/// times the largest number of lines per second.
 const LOGGED: u64 = 100 * 20_000;
 
 /// Settings of the workload Surge.
@@ -141,7 +141,8 @@ impl Workload for Surge {
     }
 }
 
-/// The files, the sequence of requests and the position in it, which all users share.
+/// The state that all users share: the files, the sequence of requests, and the position of the next request in the
+/// sequence.
 struct SurgeLoad<'a> {
     site: &'a SurgeSite,
     /// The files to request, in order. After the end, users begin again at the start.
@@ -189,7 +190,7 @@ impl SurgeUser {
         let first = self.rng.below(1000) as f64 / 1000.0;
         watch.pause(first * INACTIVE_OFF.draw(&mut self.rng) / self.pace);
         while !watch.is_over() {
-            // Limit the number of files. A user with a very long page would never pause.
+            // Limit the number of files of a page: a user with a very long page would never pause.
             let files = PAGE.draw(&mut self.rng).min(1000.0) as u32;
             for number in 0..files {
                 if number > 0 {
@@ -250,7 +251,8 @@ impl Surge {
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|name| format!("{name}_temp_path \"{local}/{name}\";\n"))
             .concat();
-        // Each worker of nginx needs a connection for each user, and some for its own files.
+        // The limit applies to each worker of nginx. A worker needs a connection for each user, and some for the files
+        // that it serves.
         let connections = self.users + 64;
         format!(
             "daemon off;\nworker_processes 2;\npid \"{local}/pid\";\n\

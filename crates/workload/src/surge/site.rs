@@ -24,8 +24,8 @@ const IN_FOLDER: u32 = 1000;
 pub(super) const PIECE: usize = 16 * 1024;
 /// Maximum number of bytes of one write. It is large because each write may be synchronous.
 const BUFFER: usize = 256 * 1024;
-/// The model draws a position in the stack of recently requested files. It chooses the next file
-/// among the one there and this many neighbours on either side.
+/// The model draws a position in the stack of recently requested files. The next file to request is chosen among the
+/// file at this position and this many neighbours on either side.
 const WINDOW: usize = 5;
 
 /// The files of the simulated web site: their sizes, indexed by file number, and the seed of their content.
@@ -112,8 +112,8 @@ impl SurgeSite {
     }
 }
 
-/// Chooses a file near this distance from the top of the stack, with a probability in proportion to its remaining
-/// requests.
+/// Chooses the file to request next, and returns its index in `stack`. The file is near the given distance from the top
+/// of the stack; its probability is proportional to the number of its remaining requests.
 fn choose(stack: &[(u32, u64)], distance: f64, rng: &mut Rng) -> usize {
     let depth = (distance as usize).min(stack.len() - 1);
     let centre = stack.len() - 1 - depth;
@@ -135,8 +135,8 @@ fn size(rng: &mut Rng) -> u64 {
     size.clamp(1.0, LARGEST) as u64
 }
 
-/// Draws a size below [`LARGE`] from [`BODY`]. 97 of a hundred drawn numbers are below; others are
-/// drawn again.
+/// Draws a size below [`LARGE`] from [`BODY`]. Of the drawn numbers, 97 % are below; a number that is not is drawn
+/// again.
 fn small(rng: &mut Rng) -> f64 {
     loop {
         let size = BODY.draw(rng);
@@ -174,8 +174,8 @@ mod tests {
         for site in &sites {
             let total = site.total() as f64;
             assert!((0.95e9..1.25e9).contains(&total), "{total}");
-            // The tail has 7 % of the files. If sizes from the body were not limited, 3 % more of
-            // the files would be as large.
+            // The tail of the distribution has 7 % of the files. If sizes from the body were not limited, 3 % more of
+            // the files would be large.
             let large = (0..20_000).filter(|file| site.size(*file) as f64 >= LARGE).count();
             assert!((1250..1550).contains(&large), "{large}");
         }

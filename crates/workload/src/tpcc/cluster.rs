@@ -21,7 +21,7 @@ pub(super) const INITDB: Tool = Tool { program: "initdb", package: "postgresql" 
 /// Time limit of initdb, of a start, and of a stop that writes all dirty data to remote storage
 /// over a slow link.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Time between attempts to connect to a starting database. A start takes about a second.
+/// Time between attempts to connect to a starting database. A start of the database takes about a second.
 const LOOK: Duration = Duration::from_millis(20);
 /// Number of connections besides those of the clients: one of the workload itself, and those that
 /// PostgreSQL reserves for its superuser.

@@ -109,8 +109,8 @@ impl Workload for Tpcc {
         // with an order of ten lines 2200, an item 120.
         let warehouse = items * 400 + 10 * customers * 2200;
         let data = warehouses.saturating_mul(warehouse).saturating_add(items * 120);
-        // Add space for the log, for an empty cluster, and for the data that a fast machine adds
-        // per second.
+        // Add space for the log, for an empty cluster, and for the data that a fast machine adds in each second of the
+        // run.
         let seconds = u64::from(self.seconds) + u64::from(self.warm_up);
         data.saturating_add((u64::from(self.log) << 20) + (64 << 20) + seconds * (4 << 20))
     }

@@ -30,7 +30,7 @@ pub(super) fn populate(
     let now: String = client.query_one("SELECT localtimestamp::text", &[]).map_err(failed)?.get(0);
     let mut fill = TpccPopulation { client, tpcc, constants, random, now };
     fill.items()?;
-    // The unit of progress is a warehouse. Creating the keys takes 0.3, and 0.3 more for each
+    // The unit of progress is a warehouse. Creating the keys takes as long as 0.3 warehouses, and 0.3 more for each
     // warehouse.
     let parts = f64::from(tpcc.warehouses) * 1.3 + 0.3;
     for warehouse in 1..=tpcc.warehouses {
@@ -137,8 +137,8 @@ impl TpccPopulation<'_> {
         let mut rows = Rows::of(client, "district")?;
         let [one, two, city, state, zip] = address(random);
         let (name, tax) = (random.letters(6, 10), decimal(random.within(0, 2000), 4));
-        // Year-to-date payments of a district: ten districts sum up to the 300,000.00 of the
-        // warehouse (clause 3.3.2.1).
+        // The year-to-date payments (`ytd`) of a district: ten districts sum up to the 300,000.00 of the warehouse
+        // (clause 3.3.2.1).
         let (ytd, next) = ("30000.00", tpcc.customers + 1);
         rows.row(&[
             &district, &warehouse, &name, &one, &two, &city, &state, &zip, &tax, &ytd, &next,

@@ -125,8 +125,8 @@ mod tests {
         (0..300_000).for_each(|_| drawn[random.uneven(1023, c.customer, 1, 3000) as usize] += 1);
         assert_eq!(drawn[0], 0);
         drawn.sort_unstable_by(|a, b| b.cmp(a));
-        // With uniform numbers, a tenth of the customers would get 10 % of the draws. The bitwise OR in NURand gives
-        // them over a third.
+        // If the numbers were uniform, the most frequent tenth of the customers would get about 10 % of the draws. The
+        // bitwise OR in NURand gives this tenth more than a third.
         let most: u32 = drawn[..300].iter().sum();
         assert!((90_000..200_000).contains(&most), "{most}");
         let small: Vec<u32> = (0..1000).map(|_| random.uneven(8191, c.item, 1, 200)).collect();

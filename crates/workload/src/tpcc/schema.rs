@@ -1,7 +1,8 @@
 //! The statements that create the nine tables (clause 1.3), and after filling them the keys and
 //! indices.
 
-/// Creates the tables without keys, so that only the storage limits how fast they are filled.
+/// Statements that create the tables without keys and indices. These would slow down the filling of the tables, and are
+/// created afterwards.
 pub(super) const TABLES: &str = "
 CREATE TABLE warehouse (
     w_id integer NOT NULL, w_name varchar(10), w_street_1 varchar(20), w_street_2 varchar(20),

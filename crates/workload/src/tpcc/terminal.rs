@@ -34,7 +34,8 @@ pub(super) struct TerminalResult {
     pub(super) payments: u64,
     /// Transactions of each kind that were committed in the measured time.
     pub(super) measured: [u64; 5],
-    /// Number of New-Orders of an unknown item, which are rolled back, in the measured time.
+    /// Number of New-Order transactions in the measured time that were rolled back, because one in a hundred orders an
+    /// unknown item.
     pub(super) rolled_back: u64,
     /// Number of transactions that were repeated after a conflict with another transaction.
     pub(super) tried_again: u64,

@@ -90,7 +90,7 @@ pub(super) struct CustomerSelector {
 #[derive(Clone, Debug)]
 enum Who {
     Number(i32),
-    /// The middle one, in the order of first names, of all customers with this last name.
+    /// Selects by last name: of all customers with this name, in the order of their first names, the middle one.
     Name(String),
 }
 
@@ -361,8 +361,7 @@ fn order_status(
     };
     let CustomerSelector { warehouse, district, .. } = of;
     act.query_one(&st.status_customer, &[warehouse, district, &customer])?;
-    // Each customer got an order when the tables were filled, so a missing one is a fault of the
-    // storage.
+    // Each customer got an order when the tables were filled, so a missing order is a fault of the storage.
     let Some(order) = act.query_opt(&st.last_order, &[warehouse, district, &customer])? else {
         return Ok(TransactionEnding::Wrong(format!("customer {customer} has no order: {of:?}")));
     };
@@ -421,8 +420,8 @@ fn find(
     Ok((!all.is_empty()).then(|| all[(all.len() - 1) / 2].get(0)))
 }
 
-/// Returns the result for a customer that was not found. The database is wrong then: transactions
-/// only use names that were assigned when the tables were filled.
+/// Returns an error for a customer that was not found. In this case the storage has lost data: transactions only use
+/// names that were assigned when the tables were filled.
 fn no_such_customer(of: &CustomerSelector) -> TransactionEnding {
     TransactionEnding::Wrong(format!("there is no such customer: {of:?}"))
 }

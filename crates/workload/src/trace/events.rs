@@ -15,13 +15,13 @@ const SET_BLOCKS: u64 = TraceEvents::SET_BLOCKS;
 const WRITES: f64 = 0.89;
 const RATE: f64 = 333.0;
 
-/// Our assumption: mean number of requests in a burst, and mean seconds between two of them. The
-/// pause after a burst is computed so that the mean rate is [`RATE`].
+/// Our assumption: mean number of requests in a burst, and mean seconds between two requests of a burst. The pause
+/// after a burst is computed so that the mean rate is [`RATE`].
 const BURST: f64 = 16.0;
 const GAP: f64 = 0.0005;
 const PAUSE: f64 = BURST / RATE - (BURST - 1.0) * GAP;
-/// Our assumption: the share of writes to the block after the last write, and the share of writes
-/// to a recently used block.
+/// Our assumption: the share of writes that go to the block after that of the previous write, and the share that go to
+/// a recently used block.
 const SEQUENTIAL: f64 = 0.4;
 const REWRITES: f64 = 0.3;
 /// Our assumption: the share of reads that are for a recently used block.
@@ -61,8 +61,8 @@ impl TraceEvents {
     /// Size of the data set in blocks: 900 MB.
     pub const SET_BLOCKS: u64 = 900_000_000 / Self::BLOCK_BYTES as u64;
 
-    /// Returns the first `requests` requests of the trace with this seed. Their share of writes is
-    /// the published one, however few they are.
+    /// Returns the first `requests` requests of the trace with this seed. However few requests these are, the share of
+    /// writes among them is the published one.
     #[must_use]
     pub fn new(seed: u64, requests: u64) -> Self {
         Self {
@@ -108,7 +108,8 @@ impl Iterator for TraceEvents {
         if self.left == 0 {
             return None;
         }
-        // Draw from the writes and requests that remain. The total number of writes is then exact.
+        // The probability of a write is the number of remaining writes divided by that of remaining requests. The total
+        // number of writes is therefore exact.
         let write = self.rng.share() * (self.left as f64) < self.writes_left as f64;
         self.writes_left -= u64::from(write);
         self.left -= 1;

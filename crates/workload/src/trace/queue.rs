@@ -4,8 +4,8 @@ use std::collections::{HashSet, VecDeque};
 
 use super::events::TraceEvent;
 
-/// The blocks with a request in flight, and the requests that wait for one of these blocks. A file
-/// system does not send two concurrent requests for one block either.
+/// The blocks with a request in flight, and the requests that wait for one of these blocks. The queue sends no two
+/// requests for one block at a time, since a file system does not do so either.
 #[derive(Clone, Debug, Default)]
 pub struct TraceQueue {
     busy: HashSet<u32>,

@@ -30,7 +30,7 @@ pub(super) struct TraceReplay<'a> {
     durability: Durability,
     in_flight: FuturesUnordered<BoxFuture<'a, CompletedTraceRequest>>,
     queue: TraceQueue,
-    /// The number of writes to each block. The expected content of a block follows from it.
+    /// The number of writes to each block. The expected content of a block is derived from this number.
     versions: HashMap<u32, u32>,
     answered: TraceReplayResult,
 }
