@@ -50,6 +50,7 @@ pub(crate) fn start(
         let progress = tables.progress.clone();
         let mut committer = Committer { tables, runtime: runtime.clone(), fold: None };
         committer.run(&jobs);
+        committer.end_fold();
         drop(jobs);
         // Wake those who wait for a commit that does not come.
         progress.send_modify(|progress| {

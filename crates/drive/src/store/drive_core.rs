@@ -277,9 +277,7 @@ impl DriveCore {
 impl DriveCore {
     /// Ends the threads without making anything stable.
     pub(crate) fn end(&self) {
-        self.tables.disk.abandon();
-        self.stop(None);
-        drop(self.worker.lock().take());
+        self.begin_end();
         let begin = Instant::now();
         for thread in self.threads.lock().drain(..) {
             // The threads end at once, unless a call of the volume is at work. The volume may need this thread to
@@ -292,6 +290,28 @@ impl DriveCore {
                 let _ = thread.join();
             }
         }
+    }
+
+    /// Ends the threads like [`DriveCore::end`], and waits until they have ended.
+    pub(crate) async fn end_and_wait(&self) {
+        self.begin_end();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let (ended, all_ended) = oneshot::channel::<()>();
+        std::thread::spawn(move || {
+            for thread in threads {
+                // A thread that panicked has reported it.
+                let _ = thread.join();
+            }
+            drop(ended);
+        });
+        // The channel is closed without a message.
+        let _ = all_ended.await;
+    }
+
+    fn begin_end(&self) {
+        self.tables.disk.abandon();
+        self.stop(None);
+        drop(self.worker.lock().take());
     }
 }
 

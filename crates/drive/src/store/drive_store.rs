@@ -73,6 +73,8 @@ impl DriveStore {
         let (its_disk, its_layout, its_mutation) =
             (Arc::clone(&disk), superblock.clone(), Arc::clone(&mutation));
         let its_runtime = runtime.clone();
+        // Dropping this task must end the thread's changes of the volume.
+        let mut opening = Opening(Some(disk));
         std::thread::spawn(move || {
             let _guard = its_runtime.as_ref().map(Handle::enter);
             let tables = open_tables(its_disk, its_layout, its_mutation, is_new, now);
@@ -83,14 +85,28 @@ impl DriveStore {
         let tables = Arc::new(result.await.map_err(|_| ended())??);
         superblock.state = DriveState::InUse;
         superblock.advance(1);
-        superblock.write(&disk, &mutation).await?;
-        let core = start(tables, options, superblock, runtime)?;
-        core.commit(true).await.map_err(|error| OpenError::Tables(error.to_string()))?;
-        let store = Self { core };
-        store.load_summaries().await.map_err(|error| OpenError::Tables(error.to_string()))?;
-        store.find_builds().await.map_err(|error| OpenError::Tables(error.to_string()))?;
-        store.finish_removals().await.map_err(|error| OpenError::Tables(error.to_string()))?;
+        let store = Self { core: start(tables, options, superblock, runtime)? };
+        opening.0 = None;
+        if let Err(error) = store.make_ready().await {
+            // The caller may open the drive again at once. The threads must have ended then: the tables write to the
+            // volume when they are dropped.
+            store.core.end_and_wait().await;
+            return Err(error);
+        }
         Ok(store)
+    }
+
+    /// Makes the new boot epoch and the rows of the log stable, and goes on with work that a crash has interrupted.
+    async fn make_ready(&self) -> Result<(), OpenError> {
+        let tables = &self.core.tables;
+        self.core.superblock.lock().await.write(&tables.disk, &tables.mutation).await?;
+        let failed = |error: ObjectError| OpenError::Tables(error.to_string());
+        self.core.commit(true).await.map_err(failed)?;
+        self.load_summaries().await.map_err(failed)?;
+        self.find_builds().await.map_err(failed)?;
+        self.finish_removals().await.map_err(failed)?;
+        self.core.wake_worker();
+        Ok(())
     }
 
     /// Loads the number of used blocks of all groups: 16 KiB for each TiB.
@@ -260,6 +276,15 @@ impl DriveStore {
     }
 }
 
+/// The disk of a drive whose threads are not under the control of a [`DriveStore`] yet.
+struct Opening(Option<Arc<DriveDisk>>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|disk| disk.abandon());
+    }
+}
+
 impl Drop for DriveStore {
     fn drop(&mut self) {
         self.core.end();
@@ -331,7 +356,6 @@ fn start(
     });
     let worker = worker::start(Arc::downgrade(&core), wakes, runtime).map_err(failed)?;
     core.threads.lock().push(worker);
-    core.wake_worker();
     Ok(core)
 }
 

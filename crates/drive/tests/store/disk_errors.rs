@@ -352,6 +352,31 @@ fn a_disk_error_while_a_drive_opens_after_a_crash_loses_nothing() {
     assert!(failed > scripts / 3, "only {failed} failures in {scripts} scripts");
 }
 
+/// The threads of a drive that cannot be opened write to the volume when they end. They must have ended when the failure
+/// is reported, because the drive may be opened again at once.
+#[test]
+fn a_drive_that_cannot_be_opened_has_left_the_volume_when_that_is_reported() {
+    run(async {
+        let mut refused = 0;
+        for first in 0.. {
+            let mut drive = FaultyDrive::new(CrashVolume::new(geometry(VOLUME), 1), 1);
+            let store = drive.open().await.unwrap();
+            create_partition(&store).await;
+            flush(&store).await.unwrap();
+            drop(store);
+            let users = Arc::strong_count(&drive.stack);
+            let (call, symptom) = (FaultCallKind::Write, Symptom::Fails(device()));
+            drive.fail(&Failure { call, symptom, first, count: Some(1) });
+            if open_with(&drive.stack, DriveMutation::default()).await.is_ok() {
+                break;
+            }
+            assert_eq!(Arc::strong_count(&drive.stack), users, "write {first}");
+            refused += 1;
+        }
+        assert!(refused > 3, "only {refused} writes");
+    });
+}
+
 /// Lets FORMAT OSD fail at each of its writes and flushes. The drive is then as before, or empty, or it refuses every
 /// command until FORMAT OSD is repeated. A start brings one of the two states.
 #[test]
