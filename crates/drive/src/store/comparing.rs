@@ -83,14 +83,16 @@ fn compare_some(
     let mut runs = Vec::new();
     for (number, [own, other]) in chunks.range(..next.unwrap_or(u64::MAX)) {
         for index in 0..CHUNK_BLOCKS {
-            let block = |row: &Option<Bytes>| chunk::entry(row.as_ref(), index).map(|e| e.block);
-            let (own, other) = (block(own), block(other));
+            let place = |row: &Option<Bytes>| chunk::entry(row.as_ref(), index).map(|e| e.block);
+            let (own, other) = (place(own), place(other));
             if own == other {
                 continue;
             }
             let kind = if own.is_some() { MapRunKind::Written } else { MapRunKind::Hole };
-            let at = (number * CHUNK_BLOCKS + index) * BLOCK;
-            add_run(&mut runs, kind, at.max(start)..(at + BLOCK).min(end));
+            // The number of the chunk may come from a hostile row.
+            let block = number.saturating_mul(CHUNK_BLOCKS).saturating_add(index);
+            let at = block.saturating_mul(BLOCK);
+            add_run(&mut runs, kind, at.max(start)..at.saturating_add(BLOCK).min(end));
         }
     }
     Ok((runs, next))

@@ -365,11 +365,14 @@ const APPEND_LOCKS: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use object::Timestamp;
-    use volume::{Geometry, MemVolume};
+    use object::{Command, Continuation, Timestamp};
+    use volume::{Data, Geometry, MemVolume};
 
     use super::*;
-    use crate::store::options::{Clock, DriveIdentity, Limits};
+    use crate::store::{
+        chunk::{BlockEntry, ChunkRow},
+        options::{Clock, DriveIdentity, Limits},
+    };
 
     struct Stopped;
 
@@ -401,5 +404,81 @@ mod tests {
         assert_eq!(tables.log.lock().records(), 1);
         progress.changed().await.unwrap();
         assert_eq!(tables.log.lock().records(), 0);
+    }
+
+    async fn perform(store: &DriveStore, command: Command) -> ObjectResult {
+        let length = match command {
+            Command::Write { length, .. } | Command::CreateAndWrite { length, .. } => length,
+            _ => 0,
+        };
+        let data = Data::from(vec![7; length as usize]);
+        store.perform(ObjectRequest::new(command).with_data(data)).await
+    }
+
+    async fn create(store: &DriveStore, partition: u64) -> ObjectAddress {
+        let (requested, length, start) = (0, BLOCK, 0);
+        let command = Command::CreateAndWrite { partition, requested, length, start };
+        perform(store, command).await.unwrap().current.object
+    }
+
+    /// Makes a row of the object refer to `block`, as a damaged or hostile disk could.
+    async fn refer(store: &DriveStore, object: ObjectAddress, chunk: u64, block: u64) {
+        let put = |transaction: &mut crate::store::transaction::Transaction<'_>| {
+            let content = find(transaction, object)?.content;
+            let mut row = ChunkRow::new(None);
+            row.set(0, Some(BlockEntry { block, crc: 1 }));
+            transaction.put(key::chunk(content, chunk), row.finish())
+        };
+        store.core.run(put).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_row_that_refers_to_an_impossible_block_makes_its_object_fail_and_no_other() {
+        let volume: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 15)));
+        let store = DriveStore::open(volume, options()).await.unwrap();
+        let made = perform(&store, Command::CreatePartition { requested: 0 }).await.unwrap();
+        let partition = made.current.object.partition;
+        let data_blocks = store.core.tables.layout.data_blocks;
+        for block in [data_blocks, u64::MAX / BLOCK, u64::MAX / BLOCK + 2, u64::MAX - 1] {
+            let object = create(&store, partition).await;
+            refer(&store, object, 0, block).await;
+            let (length, start) = (BLOCK, 0);
+            for command in [
+                Command::Read { object, length, start },
+                Command::Write { object, length, start },
+                Command::Clear { object, length, start },
+                Command::Remove { object },
+            ] {
+                let refused = perform(&store, command).await;
+                assert!(refused.is_err(), "{block}: {command:?}");
+            }
+            let other = create(&store, partition).await;
+            perform(&store, Command::Remove { object: other }).await.unwrap();
+            store.core.commit(false).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_row_of_an_impossible_chunk_is_no_difference_of_maps() {
+        let volume: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 15)));
+        let store = DriveStore::open(volume, options()).await.unwrap();
+        let made = perform(&store, Command::CreatePartition { requested: 0 }).await.unwrap();
+        let partition = made.current.object.partition;
+        let [object, other] = [create(&store, partition).await, create(&store, partition).await];
+        let (allocation_length, start) = (1 << 16, 0);
+        let command = Command::ReadMapsAndCompare { object, allocation_length, start };
+        let request = ObjectRequest {
+            continuation: Continuation::UserObject(other),
+            ..ObjectRequest::new(command)
+        };
+        let compare = async || match store.perform(request.clone()).await.unwrap().data {
+            object::ReplyData::Map(runs) => runs,
+            other => panic!("{other:?}"),
+        };
+        let before = compare().await;
+        for chunk in [1 << 50, u64::MAX - 1] {
+            refer(&store, object, chunk, 1).await;
+            assert_eq!(compare().await, before);
+        }
     }
 }
