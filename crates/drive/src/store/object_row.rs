@@ -172,7 +172,7 @@ impl ObjectRow {
             members.changes = bytes.get_u32_le();
             quota.user_policy_tag = bytes.get_u32_le();
         }
-        Some(Self {
+        (used <= MOST_USED).then_some(Self {
             object_type,
             flags,
             times,
@@ -190,6 +190,10 @@ impl ObjectRow {
 
 /// Length in bytes of the row of a user object.
 const USER_ROW_BYTES: usize = 4 + 5 * 6 + 4 * 8 + 2 * 4;
+
+/// Larger numbers of used blocks do not occur: a row with one is damaged. Below it, sums and their products with the
+/// length of a block do not overflow.
+const MOST_USED: u64 = 1 << 50;
 
 #[cfg(test)]
 mod tests {
@@ -209,6 +213,16 @@ mod tests {
         assert_eq!(ObjectRow::decode(&user.encode()), Some(user));
         for length in 0..row.encode().len() {
             assert_eq!(ObjectRow::decode(&row.encode()[..length]), None);
+        }
+    }
+    #[test]
+    fn a_row_with_more_used_blocks_than_a_drive_can_have_is_damaged() {
+        let row = ObjectRow::new(ObjectType::UserObject, Timestamp::MAX);
+        let most = ObjectRow { used: MOST_USED, ..row.clone() };
+        assert_eq!(ObjectRow::decode(&most.encode()), Some(most));
+        for used in [MOST_USED + 1, u64::MAX] {
+            let hostile = ObjectRow { used, ..row.clone() };
+            assert_eq!(ObjectRow::decode(&hostile.encode()), None);
         }
     }
 }
