@@ -317,7 +317,7 @@ fn computed(
         (1, 0x81) => long(row.used * BLOCK),
         (1, 0x82) if row.object_type == ObjectType::UserObject => long(row.length),
         (1, 0xc1) if row.object_type == ObjectType::Partition => {
-            long(members.count + members.collections)
+            long(members.count.saturating_add(members.collections))
         }
         (2, 1) if row.object_type != ObjectType::Collection => long(row.max_length),
         (2, 0x1_0001) if has_quota(row) => long(row.quota.bytes),
