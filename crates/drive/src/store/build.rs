@@ -47,7 +47,7 @@ impl BuildRow {
         bytes.freeze()
     }
 
-    fn decode(mut bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         if bytes.len() < 40 {
             return None;
         }
@@ -60,18 +60,18 @@ impl BuildRow {
 
 /// How far the copy of one object is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
-    content: u64,
-    next: u64,
-    used: u64,
+pub(crate) struct Progress {
+    pub(crate) content: u64,
+    pub(crate) next: u64,
+    pub(crate) used: u64,
 }
 
 impl Progress {
-    fn encode(self) -> Bytes {
+    pub(crate) fn encode(self) -> Bytes {
         [self.content, self.next, self.used].iter().flat_map(|n| n.to_le_bytes()).collect()
     }
 
-    fn decode(mut bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         (bytes.len() == 24).then(|| Self {
             content: bytes.get_u64_le(),
             next: bytes.get_u64_le(),
@@ -85,9 +85,26 @@ pub(crate) fn find_build(transaction: &mut Transaction<'_>, target: u64) -> Step
     let object = ObjectAddress::partition(target);
     let damaged = || ObjectError::Storage(format!("the build row of {object} is damaged"));
     match transaction.get(&key::build(target))? {
-        Some(row) => BuildRow::decode(&row).ok_or_else(|| Stop::Failed(damaged())),
+        Some(row) => BuildRow::decode(&row)
+            .filter(|row| row.replaces != target)
+            .ok_or_else(|| Stop::Failed(damaged())),
         None => Err(Stop::Failed(ObjectError::NoSuchObject { object })),
     }
+}
+
+/// Returns the build row of a copy that a start found. Fails if the copy is a visible partition, or replaces one that does
+/// not exist: no command leaves such a row, and undoing the copy would remove objects that are in use.
+pub(crate) fn find_interrupted(transaction: &mut Transaction<'_>, copy: u64) -> Step<BuildRow> {
+    let build = find_build(transaction, copy)?;
+    let mut is_visible = |partition| -> Step<bool> {
+        Ok(transaction.get(&key::object(ObjectAddress::partition(partition)))?.is_some())
+    };
+    if is_visible(copy)? || (build.stage != 0 && !is_visible(build.replaces)?) {
+        let object = ObjectAddress::partition(copy);
+        let text = format!("the build row of {object} contradicts the rows of partitions");
+        return Err(Stop::Failed(ObjectError::Storage(text)));
+    }
+    Ok(build)
 }
 
 /// Copies objects of the source from `first` on, a bounded number of chunks. Returns the object with which to go on;

@@ -9,7 +9,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 use volume::{Reply, Stack};
 
 use super::{
-    build::find_build,
+    build::find_interrupted,
     committer,
     disk::{BLOCK, DriveDisk},
     drive_core::DriveCore,
@@ -130,7 +130,7 @@ impl DriveStore {
         let page = self.core.run(|transaction| transaction.page(&start, &end, 1024)).await?;
         for (row_key, _) in page.rows {
             let copy = key::last_number(&row_key);
-            let build = self.core.run(|transaction| find_build(transaction, copy)).await?;
+            let build = self.core.run(|transaction| find_interrupted(transaction, copy)).await?;
             let builds = &mut self.core.tables.state.lock().builds;
             match build.stage {
                 0 => builds.failed.push((copy, 0)),

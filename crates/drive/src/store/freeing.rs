@@ -9,7 +9,7 @@ use object::ObjectAddress;
 use super::{
     chunk,
     groups::GROUP_BLOCKS,
-    key::{self, Key},
+    key::{self, Key, RowKind},
     object_row::{HAS_WORK, MAY_SHARE, ObjectRow},
     object_rows::decode,
     sharing::free_blocks,
@@ -83,6 +83,10 @@ fn first_work(transaction: &mut Transaction<'_>) -> Step<Option<(u64, WorkRow)>>
             let page = transaction.page(&start, &end, WORK_ROWS)?;
             if let Some((row_key, row)) = page.rows.first() {
                 let content = key::last_number(row_key);
+                if !RowKind::Work.fits(row_key.len()) {
+                    // The row of this content is another one, so this row would stay forever.
+                    return Err(work_row::damaged(content));
+                }
                 transaction.last_work = content;
                 return Ok(Some((content, work_row::decode(content, row)?)));
             }

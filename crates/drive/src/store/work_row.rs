@@ -42,7 +42,7 @@ impl WorkRow {
         Self { object: None, may_share: false, chunks }
     }
 
-    fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let mut bytes = BytesMut::with_capacity(HEADER + 16 * self.chunks.len());
         bytes.put_u8(ROW_VERSION);
         bytes.put_u8(if self.may_share { MAY_SHARE } else { 0 });
@@ -118,8 +118,12 @@ pub(crate) fn find_work(transaction: &mut Transaction<'_>, content: u64) -> Step
 }
 
 pub(crate) fn decode(content: u64, row: &[u8]) -> Step<WorkRow> {
-    let damaged = || ObjectError::Storage(format!("the work row of content {content} is damaged"));
-    WorkRow::decode(row).ok_or_else(|| Stop::Failed(damaged()))
+    WorkRow::decode(row).ok_or_else(|| damaged(content))
+}
+
+/// Returns the failure for a work row that is damaged.
+pub(crate) fn damaged(content: u64) -> Stop {
+    Stop::Failed(ObjectError::Storage(format!("the work row of content {content} is damaged")))
 }
 
 /// Stores the work row of a content, or removes it if no chunk is left. Fails with [`Stop::Work`] if the row would have
