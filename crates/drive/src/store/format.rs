@@ -5,6 +5,7 @@ use bytes::Bytes;
 use object::{CurrentCommand, ObjectAddress, ObjectType, Timestamp};
 
 use super::{
+    build::{BuildRow, Progress},
     chunk::{self, BlockEntry, ChunkRow},
     conclusion::encode_result,
     key::{Key, RowKind},
@@ -14,6 +15,7 @@ use super::{
     row_store::Rows,
     superblock::{DriveState, LENGTH_COPIES, LOG_START, Superblock},
     transaction::Counters,
+    work_row::WorkRow,
 };
 
 /// Name, offset, bytes and meaning of a field.
@@ -111,7 +113,14 @@ const ROWS: &[FormatRow] = &[
     ("`T` tag (16)", "a request tag", "its result"),
     ("`U` sequence", "the order of the tags", "the tag (16)"),
     ("`X` partition", "a partition that is being removed", "nothing"),
-    ("`W` content", "chunks that are still to be freed", "work"),
+    ("`W` content", "chunks that are still to be freed", "work row"),
+    ("`B` partition", "a partition that is being made as a copy", "build row"),
+    ("`D` partition, object", "an object that was copied in part", "progress row"),
+    (
+        "`H` part",
+        "1,024 groups",
+        "number of used blocks of each group (2); zeros at the end are left out",
+    ),
 ];
 
 /// Object row
@@ -151,6 +160,38 @@ const OBJECT_ROW: &[FormatField] = &[
 /// A block is never overwritten while a stable row refers to it, so an entry and its block always agree after a crash.
 const CHUNK_ENTRY: &[FormatField] =
     &[("block", 0, 8, "its number plus one; 0: a hole"), ("checksum", 8, 4, "of its 4096 bytes")];
+
+/// Work row
+///
+/// Readers take the chunks for holes. The ranges, at most 64, ascend.
+const WORK_ROW: &[FormatField] = &[
+    ("version", 0, 1, "1"),
+    ("flags", 1, 1, "bit 0: blocks may be shared"),
+    ("zero", 2, 6, ""),
+    ("partition", 8, 8, "of the object that still has the content"),
+    ("object", 16, 8, "0: it was removed"),
+    ("first", 24, 8, "chunk of a range"),
+    ("end", 32, 8, "chunk behind the range; further ranges follow"),
+];
+
+/// Build row
+///
+/// The copy is hidden while it has this row. A start undoes a copy of stage 0, and finishes the others.
+const BUILD_ROW: &[FormatField] = &[
+    ("source", 0, 8, "partition that is copied"),
+    ("content", 8, 8, "the newest one at the begin; objects with newer ones are not copied"),
+    ("used", 16, 8, "blocks that were copied"),
+    ("replaces", 24, 8, "partition that gets the objects of the copy; 0: none"),
+    ("stage", 32, 8, "0 copying, 1 removing the old objects, 2 moving the new ones"),
+    ("partition", 40, 130, "object row of the copy"),
+];
+
+/// Progress row
+const PROGRESS_ROW: &[FormatField] = &[
+    ("content", 0, 8, "of the copy"),
+    ("next", 8, 8, "chunk or member"),
+    ("used", 16, 8, "blocks that were copied"),
+];
 
 /// Counters
 const COUNTERS: &[FormatField] = &[
@@ -292,6 +333,27 @@ fn the_tables_of_the_page_have_the_offsets_of_the_rows() {
     let chunk = chunk.finish().expect("an entry");
     check(CHUNK_ENTRY, &chunk, &[&number(9), &[4, 3, 2, 1]]);
     assert_eq!(chunk.len(), chunk::ENTRY);
+}
+
+#[test]
+fn the_tables_of_the_page_have_the_offsets_of_work_and_copies() {
+    let number = |n: u64| n.to_le_bytes();
+    let object = Some(ObjectAddress::new(2, 3));
+    let work = WorkRow { object, may_share: true, chunks: std::iter::once(4..u64::MAX).collect() };
+    let numbers = [2, 3, 4, u64::MAX].map(number);
+    let [partition, object, first, end] = &numbers;
+    check(WORK_ROW, &work.encode(), &[&[1], &[1], &[0; 6], partition, object, first, end]);
+
+    let row = ObjectRow::new(ObjectType::Partition, Timestamp::from_ms(6));
+    let partition = row.encode();
+    let build = BuildRow { source: 1, newest_content: 2, used: 3, replaces: 4, stage: 5, row };
+    let numbers = [1, 2, 3, 4, 5].map(number);
+    let [source, content, used, replaces, stage] = &numbers;
+    let values: [&[u8]; 6] = [source, content, used, replaces, stage, &partition];
+    check(BUILD_ROW, &build.encode(), &values);
+
+    let progress = Progress { content: 1, next: 2, used: 3 };
+    check(PROGRESS_ROW, &progress.encode(), &[&number(1), &number(2), &number(3)]);
 }
 
 #[test]

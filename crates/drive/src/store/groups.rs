@@ -29,7 +29,7 @@ const LONG_SEARCH: u64 = 32;
 /// Groups (8 KiB each, so 8 MiB) above which those that are not in use are dropped from memory.
 const MOST_LOADED: usize = 1024;
 /// Groups in a summary row.
-const SUMMARY_GROUPS: usize = 1024;
+pub(crate) const SUMMARY_GROUPS: usize = 1024;
 
 /// Adjacent blocks of one group.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -34,6 +34,7 @@ pub(crate) enum RowKind {
     Attribute,
     Chunk,
     Group,
+    Summary,
     Counters,
     Collection,
     Member,
@@ -42,6 +43,8 @@ pub(crate) enum RowKind {
     TagOrder,
     Trash,
     Work,
+    Build,
+    Progress,
 }
 
 impl RowKind {
@@ -54,6 +57,7 @@ impl RowKind {
             ATTRIBUTE => Self::Attribute,
             CHUNK => Self::Chunk,
             GROUP => Self::Group,
+            SUMMARY => Self::Summary,
             COUNTERS => Self::Counters,
             COLLECTION => Self::Collection,
             MEMBER => Self::Member,
@@ -62,6 +66,8 @@ impl RowKind {
             TAG_ORDER => Self::TagOrder,
             TRASH => Self::Trash,
             WORK => Self::Work,
+            BUILD => Self::Build,
+            PROGRESS => Self::Progress,
             _ => return None,
         })
     }
@@ -72,7 +78,9 @@ impl RowKind {
             Self::Root | Self::Counters => 0,
             Self::Partition | Self::Group | Self::Shared => 8,
             Self::TagOrder | Self::Trash | Self::Work => 8,
+            Self::Summary | Self::Build => 8,
             Self::Object | Self::Chunk | Self::Collection | Self::Tag => 16,
+            Self::Progress => 16,
             Self::Attribute | Self::Member => 24,
         };
         length == 1 + numbers

@@ -11,12 +11,13 @@ use volume::Data;
 use super::{
     report::{DriveExamination, DriveFindingKind},
     rows::ExaminedRows,
+    unfinished::each_unfinished_content,
 };
 use crate::store::{
     block_on::block_on,
     chunk::{self, BlockEntry, CHUNK_BLOCKS},
     disk::{BLOCK, DriveDisk, crc32c_of},
-    groups::GROUP_BLOCKS,
+    groups::{GROUP_BLOCKS, SUMMARY_GROUPS},
     key,
     object_row::{MAY_SHARE, ObjectRow},
     superblock::Superblock,
@@ -101,6 +102,15 @@ impl BlockExamination<'_> {
                 self.read(object, &entries);
                 Ok(())
             })
+        })?;
+        each_unfinished_content(rows, |content, may_share| {
+            rows.each(&key::chunk(content, 0), &key::chunks_end(content), |_, chunk| {
+                // No command reads this data any more, so its checksums do not matter.
+                for (_, entry) in chunk::entries(&chunk).take(CHUNK_BLOCKS as usize) {
+                    window.count(entry.block, may_share);
+                }
+                Ok(())
+            })
         })
     }
 
@@ -146,7 +156,9 @@ impl BlockExamination<'_> {
     fn compare_groups(&mut self, window: &BlockWindow) -> Result<(), redb::Error> {
         let mut first = window.first;
         while first < window.end() {
-            let row = self.rows.get(&key::group(first / GROUP_BLOCKS))?.unwrap_or_default();
+            let group = first / GROUP_BLOCKS;
+            let row = self.rows.get(&key::group(group))?.unwrap_or_default();
+            self.compare_summary(group, &row)?;
             for block in first..first + GROUP_BLOCKS {
                 let bit = (block - first) as usize;
                 let is_used = row.get(bit / 8).is_some_and(|byte| byte & 1 << (bit % 8) != 0);
@@ -169,6 +181,22 @@ impl BlockExamination<'_> {
             }
             first += GROUP_BLOCKS;
         }
+        Ok(())
+    }
+
+    /// Compares the number of used blocks of a group in its summary row with its bitmap.
+    fn compare_summary(&mut self, group: u64, bitmap: &[u8]) -> Result<(), redb::Error> {
+        let part = group / SUMMARY_GROUPS as u64;
+        let summary = self.rows.get(&key::summary(part))?.unwrap_or_default();
+        let at = (group % SUMMARY_GROUPS as u64) as usize * 2;
+        let kept = summary.get(at..at + 2).and_then(|bytes| bytes.try_into().ok());
+        let counted = bitmap.iter().map(|byte| u64::from(byte.count_ones())).sum();
+        self.report.compare(
+            DriveFindingKind::Counter,
+            format_args!("used blocks of group {group}"),
+            kept.map_or(0, |bytes| u64::from(u16::from_le_bytes(bytes))),
+            counted,
+        );
         Ok(())
     }
 
@@ -221,6 +249,15 @@ impl BlockExamination<'_> {
         self.rows.each(&key::group(last), &key::groups_end(), |row_key, _| {
             let text = format!("the group {} is behind the last one", key::last_number(&row_key));
             report.find(DriveFindingKind::Tables, text);
+            Ok(())
+        })?;
+        self.rows.each(&key::summary(0), &key::summaries_end(), |row_key, row| {
+            let part = key::last_number(&row_key);
+            let first = part.saturating_mul(SUMMARY_GROUPS as u64);
+            if first.saturating_add(row.len() as u64 / 2) > last {
+                let text = format!("the summary {part} has groups behind the last one");
+                report.find(DriveFindingKind::Tables, text);
+            }
             Ok(())
         })?;
         self.rows.each(&key::shared(blocks), &key::shared_end(), |row_key, _| {

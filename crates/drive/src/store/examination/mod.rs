@@ -6,6 +6,7 @@
 mod report;
 mod rows;
 mod structure;
+mod unfinished;
 mod blocks;
 #[cfg(test)]
 mod tests;
@@ -84,10 +85,14 @@ async fn examine_tables(
     // Open and close the drive, so that it finishes interrupted work and writes all changes to the tables.
     let store = DriveStore::open(Arc::clone(stack), options).await;
     let store = store.map_err(|error| error.to_string())?;
-    store.finish_freeing().await.map_err(|error| error.to_string())?;
+    // Go on after a failure, which may be due to one damaged row: it must not hide other damage.
+    let finished = store.finish_freeing().await;
     store.close().await.map_err(|error| error.to_string())?;
     drop(store);
     let mut examined = std::mem::take(report);
+    if let Err(error) = finished {
+        examined.find(DriveFindingKind::Tables, error.to_string());
+    }
     *report = on_thread(stack, move |database, disk, layout| {
         let report = &mut examined;
         let rows = ExaminedRows::new(database).map_err(|error| error.to_string())?;

@@ -6,14 +6,15 @@ use object::{AttributeId, ObjectAddress, ObjectType};
 use super::{
     report::{DriveExamination, DriveFindingKind},
     rows::ExaminedRows,
+    unfinished::{count_unfinished_chunks, examine_unfinished},
 };
 use crate::store::{
     attributes::MEMBERSHIP_PAGE,
     chunk::{CHUNK_BLOCKS, ENTRY},
     conclusion::result_sequence,
-    groups::GROUP_BLOCKS,
+    groups::{GROUP_BLOCKS, SUMMARY_GROUPS},
     key::{self, Key, RowKind},
-    object_row::ObjectRow,
+    object_row::{HAS_WORK, ObjectRow},
     transaction::Counters,
 };
 
@@ -106,6 +107,7 @@ fn examine_partition(
             report.find_at(DriveFindingKind::Object, object, "its row is damaged");
             return Ok(());
         };
+        walked.last_content = walked.last_content.max(row.content);
         match row.object_type {
             ObjectType::UserObject => {
                 users += 1;
@@ -144,7 +146,6 @@ fn examine_content(
     object: ObjectAddress,
     row: &ObjectRow,
 ) -> Result<(), redb::Error> {
-    walked.last_content = walked.last_content.max(row.content);
     let mut used = 0;
     let blocks = row.length.div_ceil(crate::store::disk::BLOCK);
     let mut is_behind = false;
@@ -160,6 +161,9 @@ fn examine_content(
     })?;
     let kind = DriveFindingKind::Object;
     report.compare(kind, format_args!("used blocks of {object}"), row.used, used);
+    if row.has(HAS_WORK) && !rows.has(&key::work(row.content))? {
+        report.find_at(kind, object, "no work row has the chunks of it that are to be freed");
+    }
     if is_behind {
         report.find_at(kind, object, "it has blocks behind its end");
     }
@@ -242,6 +246,7 @@ fn examine_each_row(
                 check_length(report, &row_key, &row, ENTRY, most);
             }
             RowKind::Group => check_length(report, &row_key, &row, 8, GROUP_BLOCKS as usize / 8),
+            RowKind::Summary => check_length(report, &row_key, &row, 2, SUMMARY_GROUPS * 2),
             RowKind::Object => objects += 1,
             RowKind::Attribute => {
                 let owner = ObjectAddress::new(key::number(&row_key, 0), key::number(&row_key, 1));
@@ -256,9 +261,8 @@ fn examine_each_row(
                 examine_listed(rows, report, address)?;
             }
             RowKind::Member => examine_member(rows, report, &row_key, &row)?,
-            RowKind::Trash | RowKind::Work => {
-                let text = format!("a removal cannot be finished: {row_key:02x?}");
-                report.find(DriveFindingKind::Tables, text);
+            RowKind::Trash | RowKind::Work | RowKind::Build | RowKind::Progress => {
+                examine_unfinished(rows, report, kind, &row_key, &row)?;
             }
             RowKind::Tag | RowKind::TagOrder => examine_tag(rows, report, kind, &row_key, &row)?,
             _ => {}
@@ -267,7 +271,8 @@ fn examine_each_row(
     })?;
     let kind = DriveFindingKind::Object;
     report.compare(kind, "rows of objects in partitions", objects, walked.objects);
-    report.compare(kind, "chunks of objects", chunks, walked.chunks);
+    let unfinished = count_unfinished_chunks(rows)?;
+    report.compare(kind, "chunks of objects", chunks, walked.chunks + unfinished);
     Ok(())
 }
 

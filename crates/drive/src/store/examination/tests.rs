@@ -15,8 +15,11 @@ use volume::{Data, Durability, Extent, Geometry, Lba, MemVolume, Stack};
 use super::{DriveExamination, DriveFindingKind, examine_drive, on_thread};
 use crate::store::{
     Clock, DriveIdentity, DriveOptions, DriveStore, Limits, OpenError,
+    build::BuildRow,
     key::{self, Key},
+    object_row::ObjectRow,
     tables::ROWS,
+    work_row::WorkRow,
 };
 
 struct StoppedClock;
@@ -253,7 +256,7 @@ fn add(row: &'static [u8]) -> Change {
 #[test]
 fn contradictions_between_objects_and_free_space_are_found() {
     use DriveFindingKind as Kind;
-    let (group, chunk, shared) = (key::group(0), key::chunk(1, 0), key::shared(0));
+    let (group, chunk, shared) = (key::group(0), key::chunk(2, 0), key::shared(0));
     expect("a leaked block", group.clone(), Kind::Leaked, bits(300, 1, 0));
     expect("used behind the last block", group.clone(), Kind::Leaked, bits(4095, 1, 0));
     expect("free", group, Kind::Free, bits(0, 0, 1));
@@ -263,6 +266,10 @@ fn contradictions_between_objects_and_free_space_are_found() {
     expect("a block behind the last one", chunk.clone(), Kind::References, Box::new(flip(6)));
     expect("a group behind the last one", key::group(9), Kind::Tables, add(&[0; 8]));
     let push = |row: Option<Vec<u8>>| row.map(|row| [&row[..], &[1]].concat());
+    expect("a wrong summary", key::summary(0), Kind::Counter, Box::new(flip(0)));
+    expect("half a number", key::summary(0), Kind::Tables, add(&[27, 0, 0]));
+    expect("no summary", key::summary(0), Kind::Counter, Box::new(remove));
+    expect("groups behind the last one", key::summary(7), Kind::Tables, add(&[0, 0]));
     expect("half an entry", chunk, Kind::Tables, Box::new(push));
     expect("a chunk of nothing", key::chunk(0x99_9999, 0), Kind::Object, add(&[0; 12]));
 }
@@ -291,4 +298,61 @@ fn contradictions_between_rows_of_objects_are_found() {
     let listed = key::collection(partition, 0x99_9999);
     expect("a listed collection", listed, Kind::Collection, add(b""));
     expect("a request tag", key::tag(&[9; 16]), Kind::Tables, Box::new(remove));
+}
+
+/// Returns the row of a copy from one partition, which replaces another one, or none if that is zero.
+fn build_row(source: u64, replaces: u64, stage: u64) -> Vec<u8> {
+    let row = ObjectRow::new(object::ObjectType::Partition, Timestamp::from_ms(1));
+    let build = BuildRow { source, newest_content: 9, used: 0, replaces, stage, row };
+    build.encode().to_vec()
+}
+
+#[test]
+fn rows_of_work_that_cannot_be_finished_are_found() {
+    use DriveFindingKind::Tables;
+    let (partition, other) = (PARTITION, PARTITION + 99);
+    let work = key::work(0x99_9999);
+    expect("a damaged work row", work.clone(), Tables, add(&[9; 40]));
+    let long = Key::from_iter(work.iter().chain(&[0]).copied());
+    let every = WorkRow::of_all().encode().to_vec();
+    expect("a work row with a long key", long, Tables, Box::new(|_| Some(every)));
+    expect("a damaged copy", key::build(other), Tables, add(&[0; 100]));
+    for (copy, replaces, stage) in [(partition, 0, 0), (other, other, 1), (other, other + 1, 1)] {
+        let row = build_row(partition, replaces, stage);
+        expect("an impossible copy", key::build(copy), Tables, Box::new(|_| Some(row)));
+    }
+    expect("progress of no copy", key::progress(other, 7), Tables, add(&[0; 24]));
+    let removed = key::trash(other);
+    let long = Key::from_iter(removed.iter().chain(&[0]).copied());
+    expect("a removal with a long key", long, Tables, add(b""));
+}
+
+#[test]
+fn a_damaged_work_row_hides_no_other_damage_and_its_followers_are_not_leaked() {
+    run(async {
+        let sample = sample().await;
+        let store = DriveStore::open(Arc::clone(&sample.volume), options()).await.expect("opened");
+        let created = Command::Create { partition: sample.partition, requested: 0, count: 1 };
+        let object = perform(&store, created).await.current.object;
+        write(&store, object, vec![5; 100_000]).await;
+        store.close().await.expect("closed");
+        // The object was removed, and a work row has its content.
+        let address = key::object(object);
+        let (sender, content) = std::sync::mpsc::channel();
+        change_row(&sample.volume, address, move |row| {
+            let row = ObjectRow::decode(&row.expect("the row is there")).expect("a row");
+            sender.send(row.content).expect("received");
+            None
+        })
+        .await;
+        let work = WorkRow::of_all().encode().to_vec();
+        let content = content.recv().expect("sent");
+        change_row(&sample.volume, key::work(content), |_| Some(work)).await;
+        change_row(&sample.volume, key::work(0), |_| Some(vec![9; 40])).await;
+        change_row(&sample.volume, key::collection(sample.partition, 0x99_9999), |_| Some(vec![]))
+            .await;
+        let found = found(&sample.volume).await;
+        assert!(found.contains(&DriveFindingKind::Collection), "{found:?}");
+        assert!(!found.contains(&DriveFindingKind::Leaked), "{found:?}");
+    });
 }
