@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn key(number: u8) -> CapabilityKey {
-        CapabilityKey { algorithm: Algorithm::HmacSha256, key: Key::new([number; 32]) }
+        CapabilityKey::from_key(Algorithm::HmacSha256, Key::new([number; 32]))
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl GrantedCapability {
     #[must_use]
     pub fn new(bytes: [u8; CAPABILITY_BYTES], key: Key) -> Option<Self> {
         let capability = Capability::parse(&bytes).ok()??;
-        let key = CapabilityKey { algorithm: capability.algorithm, key };
+        let key = CapabilityKey::from_key(capability.algorithm, key);
         Some(Self { bytes, capability, key })
     }
 

@@ -1,5 +1,7 @@
 //! The capability key, and the request integrity check value that a client makes with it.
 
+use std::sync::Arc;
+
 use super::{
     Algorithm,
     key::Key,
@@ -20,9 +22,20 @@ pub type SystemId = [u8; SYSTEM_ID_BYTES];
 pub struct CapabilityKey {
     pub algorithm: Algorithm,
     pub key: Key,
+    /// The keyed hash before its first byte, with HMAC. Each code begins with a copy of it, because HMAC hashes two
+    /// blocks to take in the key. `None` with BLAKE3, which takes in a key without hashing.
+    begun: Option<Arc<Mac>>,
 }
 
 impl CapabilityKey {
+    /// Returns a capability key that was computed before.
+    #[must_use]
+    pub fn from_key(algorithm: Algorithm, key: Key) -> Self {
+        let is_hmac = algorithm != Algorithm::Blake3;
+        let begun = is_hmac.then(|| Arc::new(Mac::new(algorithm, &key)));
+        Self { algorithm, key, begun }
+    }
+
     /// Computes the capability key of an encoded capability.
     #[must_use]
     pub fn new(
@@ -32,13 +45,16 @@ impl CapabilityKey {
         system: &SystemId,
     ) -> Self {
         let code = Mac::new(algorithm, authentication).with(capability).with(system).finish();
-        Self { algorithm, key: Key::from(code) }
+        Self::from_key(algorithm, Key::from(code))
     }
 
     /// Begins a keyed hash under the capability key.
     #[must_use]
     pub fn mac(&self) -> Mac {
-        Mac::new(self.algorithm, &self.key)
+        match &self.begun {
+            Some(begun) => Mac::clone(begun),
+            None => Mac::new(self.algorithm, &self.key),
+        }
     }
 
     /// Returns the request integrity check value of the method CAPKEY: the keyed hash of the
@@ -99,6 +115,17 @@ mod tests {
             hex(key(Algorithm::Blake3).key.bytes()),
             "45dfb1f0d4ae960d6015c38fc4f17e72863fdead07522c4235a1ab94f49daa5f"
         );
+    }
+
+    #[test]
+    fn codes_of_one_key_do_not_depend_on_earlier_codes() {
+        for algorithm in Algorithm::ALL {
+            let key = key(algorithm);
+            let first = key.of_token(&[1; 16]);
+            assert_ne!(key.of_token(&[2; 16]), first, "{algorithm:?}");
+            assert_eq!(key.clone().of_token(&[1; 16]), first, "{algorithm:?}");
+            assert_eq!(Mac::new(algorithm, &key.key).with(&[1; 16]).finish(), first);
+        }
     }
 
     #[test]
