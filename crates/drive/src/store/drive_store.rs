@@ -365,13 +365,16 @@ const APPEND_LOCKS: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use object::{Command, Continuation, Timestamp};
+    use std::sync::atomic::Ordering;
+
+    use object::{Command, Continuation, ReplyData, Timestamp};
     use volume::{Data, Geometry, MemVolume};
 
     use super::*;
     use crate::store::{
         chunk::{BlockEntry, ChunkRow},
         options::{Clock, DriveIdentity, Limits},
+        row_store::Need,
     };
 
     struct Stopped;
@@ -480,5 +483,63 @@ mod tests {
             refer(&store, object, chunk, 1).await;
             assert_eq!(compare().await, before);
         }
+    }
+
+    async fn create(store: &DriveStore) -> ObjectAddress {
+        let perform = async |request| store.perform(request).await.unwrap().current.object;
+        let partition = Command::CreatePartition { requested: 0 };
+        let partition = perform(ObjectRequest::new(partition)).await.partition;
+        let create = Command::CreateAndWrite { partition, requested: 0, length: 4096, start: 0 };
+        let data = vec![7; 4096].into();
+        perform(ObjectRequest::new(create).with_data(data)).await
+    }
+
+    /// Opens a drive with one object, whose rows are not in memory. Its worker has ended, so that only commands load
+    /// rows.
+    async fn open_cold() -> (DriveStore, ObjectAddress) {
+        let volume: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 15)));
+        let store = DriveStore::open(volume.clone(), options()).await.unwrap();
+        let object = create(&store).await;
+        store.close().await.unwrap();
+        drop(store);
+        let store = DriveStore::open(volume, options()).await.unwrap();
+        drop(store.core.worker.lock().take());
+        store.core.threads.lock().pop().unwrap().join().unwrap();
+        (store, object)
+    }
+
+    #[tokio::test]
+    async fn a_read_loads_the_rows_of_its_object_and_chunk_at_once() {
+        let (store, object) = open_cold().await;
+        let reads = &store.core.tables.reads;
+        let before = reads.load(Ordering::Relaxed);
+        let read = ObjectRequest::new(Command::Read { object, length: 4096, start: 0 });
+        let reply = store.perform(read).await.unwrap();
+        let ReplyData::Bytes(data) = reply.data else { panic!("READ returns bytes") };
+        assert_eq!(data.into_bytes(), vec![7; 4096]);
+        assert_eq!(reads.load(Ordering::Relaxed) - before, 1);
+    }
+
+    #[tokio::test]
+    async fn one_read_transaction_serves_all_requests_for_rows_that_wait() {
+        let (store, object) = open_cold().await;
+        let tables = &store.core.tables;
+        let before = tables.reads.load(Ordering::Relaxed);
+        let (sender, jobs) = mpsc::channel();
+        let keys = [key::object(object), key::object(ObjectAddress::new(1, 1))];
+        let answers = keys.each_ref().map(|key| {
+            let (reply, answer) = oneshot::channel();
+            sender.send(Some((Need::Row(key.clone()), reply))).unwrap();
+            answer
+        });
+        sender.send(None).unwrap();
+        let committer = store.core.committer.clone();
+        loader::start(Arc::clone(tables), jobs, committer, None).unwrap().join().unwrap();
+        let mut found = Vec::new();
+        for (answer, key) in answers.into_iter().zip(&keys) {
+            found.push(answer.await.unwrap().unwrap().rows[key].is_some());
+        }
+        assert_eq!(found, [true, false]);
+        assert_eq!(tables.reads.load(Ordering::Relaxed) - before, 1);
     }
 }

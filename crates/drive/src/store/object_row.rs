@@ -6,8 +6,6 @@ use object::{ObjectType, Timestamp};
 /// Version of the row's format, its first byte.
 const ROW_VERSION: u8 = 1;
 const ROW_BYTES: usize = 136;
-/// Maximum number of used blocks of 4 KiB: their bytes fit in the signed number of a reply. A row with more is damaged.
-const MOST_USED: u64 = i64::MAX as u64 / 4096;
 
 /// Flag: blocks of the object may be shared with a copy, so a block that is released may still have other references.
 pub(crate) const MAY_SHARE: u8 = 1;
@@ -158,9 +156,6 @@ impl ObjectRow {
             data_modified: time(),
         };
         let [length, used, content, max_length] = std::array::from_fn(|_| bytes.get_u64_le());
-        if used > MOST_USED {
-            return None;
-        }
         let (policy_tag, attribute_bytes) = (bytes.get_u32_le(), bytes.get_u32_le());
         let (mut members, mut quota) =
             (Membership { kind, ..Membership::default() }, Quota::default());

@@ -6,6 +6,7 @@ use object::{ObjectAddress, ObjectError, ObjectType, RefusedField};
 use super::{
     key,
     object_row::{FROZEN, ObjectRow},
+    row_store::Need,
     transaction::{Step, Stop, Transaction},
 };
 
@@ -54,6 +55,19 @@ pub(crate) fn find_user(
         return Err(Stop::Failed(ObjectError::InvalidField { field: RefusedField::Object }));
     }
     find_typed(transaction, address, ObjectType::UserObject)
+}
+
+/// Returns the row of a user object for a command that reads or changes its chunk `chunk` next. If the row is not in
+/// memory, both rows are loaded at once.
+pub(crate) fn find_with_chunk(
+    transaction: &mut Transaction<'_>,
+    address: ObjectAddress,
+    chunk: u64,
+) -> Step<ObjectRow> {
+    find_user(transaction, address).map_err(|stop| match stop {
+        Stop::Missing(Need::Row(key)) => Stop::Missing(Need::Object { key, chunk }),
+        stop => stop,
+    })
 }
 
 pub(crate) fn find_partition(transaction: &mut Transaction<'_>, partition: u64) -> Step<ObjectRow> {

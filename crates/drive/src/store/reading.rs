@@ -9,14 +9,14 @@ use object::{
 use volume::Data;
 
 use super::{
-    chunk::BlockEntry,
+    chunk::{BlockEntry, CHUNK_BLOCKS},
     conclusion::{Conclusion, conclude},
     disk::{BLOCK, crc32c_of},
     drive_core::DriveCore,
     extents::look_up,
     key,
     object_row::ObjectRow,
-    object_rows::find_user,
+    object_rows::{find_user, find_with_chunk},
     transaction::{Step, Stop, Transaction},
 };
 
@@ -127,9 +127,10 @@ impl DriveCore {
         ranges: &[Range<u64>],
     ) -> Result<ObjectReply, ObjectError> {
         let now = self.now();
+        let chunk = ranges.first().map_or(0, |range| range.start / BLOCK / CHUNK_BLOCKS);
         let (mut reply, plans, past_end, _token) = self
             .run(|transaction| {
-                let mut row = find_user(transaction, address)?;
+                let mut row = find_with_chunk(transaction, address, chunk)?;
                 // A READ that ends early only because the initiator has no more room has not passed the end.
                 let past_end = ranges.iter().any(|range| range.end > row.length);
                 let mut plans = Vec::with_capacity(ranges.len());

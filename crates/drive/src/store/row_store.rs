@@ -17,6 +17,11 @@ pub(crate) type Rows = BTreeMap<Key, Option<Bytes>>;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Need {
     Row(Key),
+    /// The row of a user object, and the row of one of its chunks.
+    Object {
+        key: Key,
+        chunk: u64,
+    },
     /// At most `limit` rows whose keys are from `start` to before `end`.
     Range {
         start: Key,

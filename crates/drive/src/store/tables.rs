@@ -1,6 +1,6 @@
 //! The tables of a drive: a redb database on a part of the volume, and the state of the drive in memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use object::{FIRST_IDENTIFIER, ObjectAddress, ObjectError, ObjectType, Timestamp};
 use parking_lot::Mutex;
@@ -35,6 +35,8 @@ pub(crate) struct Tables {
     pub(crate) state: Mutex<DriveTables>,
     /// `None` after a failure, until the committer opens the database again. Lock order: `state`, then `database`.
     pub(crate) database: Mutex<Option<Database>>,
+    /// Number of read transactions that the loader has begun.
+    pub(crate) reads: AtomicU64,
     /// Only the committer uses it.
     pub(crate) log: Mutex<ChangeLog>,
     pub(crate) progress: watch::Sender<CommitProgress>,
@@ -118,6 +120,7 @@ impl Tables {
             mutation,
             state: Mutex::new(state),
             database: Mutex::new(Some(database)),
+            reads: AtomicU64::new(0),
             log,
             progress: watch::Sender::new(CommitProgress::default()),
             idle: tokio::sync::Notify::new(),
@@ -165,34 +168,49 @@ fn read_row(database: &Database, key: &[u8]) -> Result<Option<Vec<u8>>, redb::Er
     Ok(row.map(|row| row.value().to_vec()))
 }
 
-/// Returns the row with this key as it was when `read` began.
-pub(crate) fn get_row(
-    read: &redb::ReadTransaction,
-    key: &[u8],
-) -> Result<Option<bytes::Bytes>, redb::Error> {
-    let table = read.open_table(if key::is_record(key) { RECORDS } else { ROWS })?;
-    let row = table.get(key)?;
-    Ok(row.map(|row| bytes::Bytes::copy_from_slice(row.value())))
+/// The tables as they were when a read transaction began.
+pub(crate) struct TablesReader {
+    read: redb::ReadTransaction,
+    rows: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
 }
 
-/// Returns at most `limit` rows whose keys are from `start` to before `end`.
-pub(crate) fn get_rows(
-    read: &redb::ReadTransaction,
-    start: &[u8],
-    end: &[u8],
-    limit: usize,
-) -> Result<Vec<(key::Key, bytes::Bytes)>, redb::Error> {
-    if start >= end {
-        return Ok(Vec::new());
+impl TablesReader {
+    pub(crate) fn new(read: redb::ReadTransaction) -> Result<Self, redb::Error> {
+        let rows = read.open_table(ROWS)?;
+        Ok(Self { read, rows })
     }
-    let table = read.open_table(if key::is_record(start) { RECORDS } else { ROWS })?;
-    let mut rows = Vec::new();
-    for row in table.range(start..end)?.take(limit) {
-        let (key, value) = row?;
-        let value = bytes::Bytes::copy_from_slice(value.value());
-        rows.push((key::Key::from_slice(key.value()), value));
+
+    /// Returns the row with this key.
+    pub(crate) fn row(&self, key: &[u8]) -> Result<Option<bytes::Bytes>, redb::Error> {
+        let row = match key::is_record(key) {
+            true => self.read.open_table(RECORDS)?.get(key)?,
+            false => self.rows.get(key)?,
+        };
+        Ok(row.map(|row| bytes::Bytes::copy_from_slice(row.value())))
     }
-    Ok(rows)
+
+    /// Returns at most `limit` rows whose keys are from `start` to before `end`.
+    pub(crate) fn rows(
+        &self,
+        start: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(key::Key, bytes::Bytes)>, redb::Error> {
+        if start >= end {
+            return Ok(Vec::new());
+        }
+        let range = match key::is_record(start) {
+            true => self.read.open_table(RECORDS)?.range(start..end)?,
+            false => self.rows.range(start..end)?,
+        };
+        let mut rows = Vec::new();
+        for row in range.take(limit) {
+            let (key, value) = row?;
+            let value = bytes::Bytes::copy_from_slice(value.value());
+            rows.push((key::Key::from_slice(key.value()), value));
+        }
+        Ok(rows)
+    }
 }
 
 /// Commits rows, and the generation of the log that continues them. They are stable on return, and so is everything
