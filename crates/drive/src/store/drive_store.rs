@@ -485,21 +485,13 @@ mod tests {
         }
     }
 
-    async fn create(store: &DriveStore) -> ObjectAddress {
-        let perform = async |request| store.perform(request).await.unwrap().current.object;
-        let partition = Command::CreatePartition { requested: 0 };
-        let partition = perform(ObjectRequest::new(partition)).await.partition;
-        let create = Command::CreateAndWrite { partition, requested: 0, length: 4096, start: 0 };
-        let data = vec![7; 4096].into();
-        perform(ObjectRequest::new(create).with_data(data)).await
-    }
-
     /// Opens a drive with one object, whose rows are not in memory. Its worker has ended, so that only commands load
     /// rows.
     async fn open_cold() -> (DriveStore, ObjectAddress) {
         let volume: Stack = Arc::new(MemVolume::new(Geometry::with_blocks(1 << 15)));
         let store = DriveStore::open(volume.clone(), options()).await.unwrap();
-        let object = create(&store).await;
+        let made = perform(&store, Command::CreatePartition { requested: 0 }).await.unwrap();
+        let object = create(&store, made.current.object.partition).await;
         store.close().await.unwrap();
         drop(store);
         let store = DriveStore::open(volume, options()).await.unwrap();
