@@ -1,4 +1,5 @@
-//! The performance bars. A bar compares the median of one figure of a run with a limit.
+//! The performance bars. A bar is a requirement: the median of one figure of a run must be at least, or at most, a
+//! limit.
 
 use crate::figures::{BenchFigures, PointMetric, Samples, larger, ratio, sum};
 use crate::load::BenchPoint;
@@ -45,8 +46,7 @@ const MEDIAN: PointMetric = BenchPoint::median_us;
 const MEAN: PointMetric = BenchPoint::mean_us;
 const P9999: PointMetric = |point| point.quantile_us(0.9999);
 
-/// Returns the ratio of one metric under one load: the value of `server` divided by that of
-/// `other`.
+/// Divides a metric that was measured on `server` by the same metric on `other`, both under the load `load`.
 fn over(
     figures: &BenchFigures,
     load: &str,

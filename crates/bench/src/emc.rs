@@ -23,13 +23,13 @@ use replay::{BenchTracePace, BenchTraceReplay, check_all};
 
 const NAME: &str = "iqn.2026-11.forebay.bench:emc-tel";
 
-/// Service time of the far disk: IBM 07N3200, 3.0 ms of rotation and 4.9 ms of seek (STICS, table
-/// 2). The simulated disk executes commands concurrently, so the far volume without a cache looks
-/// better than with a real disk.
+/// Service time of the far disk: IBM 07N3200, 3.0 ms of rotation and 4.9 ms of seek (STICS, table 2). The simulated
+/// disk executes commands concurrently, so without a cache the far volume has shorter response times than with a real
+/// disk.
 const FAR_DISK: &str = "7900us";
 
-/// Sizes of the cache in the paper's prototype (STICS, section 5.1): 4 MB of NVRAM, 16 MB of DRAM.
-/// The paper's log disk is a file on the disk of this machine here.
+/// Sizes of the cache in the paper's prototype (STICS, section 5.1): 4 MB of NVRAM, 16 MB of DRAM. In place of the
+/// paper's log disk, a file on the disk of this machine is used.
 const PAPERS_CACHE: &str = "nvram_size = \"4MiB\", dram = \"16MiB\"";
 
 /// Time limit of a drain: several times as long as the far disk needs for the 900 MB of the trace.
@@ -49,7 +49,7 @@ const LINE_UP: [(&str, f64, Option<&str>); 6] = [
     (servers::EMC_COMPLETE_4, 4.0, Some("after-complete")),
 ];
 
-/// A point is marked as disturbed if other programs keep more CPUs busy than this on average.
+/// If other programs keep more CPUs busy than this on average, the measurement of a point is marked as disturbed.
 const OTHERS: f64 = 0.1;
 
 const SEED: u64 = 1;
@@ -111,8 +111,8 @@ fn on_line_up(
     let far = ServeProcess::start_as(how, program, folder, "far", &far_settings())?;
     let line = RelayProcess::start_as(how, program, far.portal(), delay_ms)?;
     let there = ClientLogin { portal: line.address(), ..ClientLogin::new(far.portal(), NAME, 0) };
-    // With and without a cache, a write is stable when it is acknowledged: without a cache by FUA,
-    // with a cache by its report mode.
+    // In both cases a write must be stable when it is acknowledged. Without a cache, FUA in the write ensures that;
+    // with a cache, the cache's report mode does.
     let Some(report) = report else {
         let (point, replay) = put(&there, far.id(), requests, pace, true)?;
         check_all(&ClientLogin::new(far.portal(), NAME, 0), replay.versions())?;
@@ -167,8 +167,8 @@ fn put(
     Ok((BenchPoint { operations: latency.len(), time, latency, server }, replay))
 }
 
-/// Returns as text how many reads went to the far volume, and how many writes never did because
-/// they were overwritten before.
+/// Returns as text how many reads the far volume had to answer, and how many writes it never received because their
+/// data was overwritten in the log before.
 fn hits(near: &ServeProcess) -> Result<String> {
     let status = near.status()?;
     let layers = status.pointer("/targets/0/units/0/layers").and_then(|list| list.as_array());
@@ -182,9 +182,8 @@ fn hits(near: &ServeProcess) -> Result<String> {
     ))
 }
 
-/// Each test replays a short piece of the trace at a higher speed. It compares the data of reads,
-/// and at the end the whole far volume, with the data that was written. `cargo xtask test` runs the
-/// tests one after the other.
+/// Each test replays the beginning of the trace, faster than its original times. It compares the data of reads, and at
+/// the end the whole far volume, with the data that was written. `cargo xtask test` runs the tests one after the other.
 #[cfg(test)]
 mod tests {
     use super::*;

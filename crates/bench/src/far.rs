@@ -153,20 +153,20 @@ pub fn bench(options: &FarBenchOptions) -> Result<bool> {
 const SPARE_ROUNDS: u16 = 5;
 /// Name of the emulated link, with which the names of its network namespaces begin.
 pub const LINK: &str = "bench-far";
-/// The time before each measurement, in which the congestion window of TCP and the command window
-/// of the gateway grow.
+/// The load runs for this time before the measurement begins. Meanwhile the congestion window of TCP and the command
+/// window of the gateway grow.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// The size of the log in bytes, for gateways that are only read from.
 const LOG_BYTES: u64 = 16 << 20;
-/// The size of the log for sustained writes, given as the number of round trips in which the full
-/// link carries as many bytes. An epoch then takes 80 round trips. Between two epochs the gateway
-/// sends nothing for two round trips, which costs a fortieth.
+/// The size of the log for sustained writes: as many bytes as the full link carries in this number of round trips. With
+/// this size, the gateway sends one epoch (the data up to the next flush of the node) in 80 round trips. Between two
+/// epochs it sends nothing for two round trips, which costs a fortieth of the throughput.
 const LOG_TRIPS: u32 = 360;
-/// The minimum length of a drain in round trips. It makes TCP's slow start a small part: over a link of 200 Mbit/s and
-/// 80 ms slow start takes seven round trips.
+/// The minimum length of a drain in round trips. In a drain of this length, TCP's slow start is only a small part: over
+/// a link of 200 Mbit/s and 80 ms slow start takes seven round trips.
 const DRAIN_TRIPS: u32 = 100;
 const LEAST_LOG_BYTES: u64 = 64 << 20;
-/// The minimum rate, in bytes per second, at which hosts fill a log on the disk of this machine.
+/// The minimum rate, in bytes per second, at which hosts can fill a log on the disk of this machine.
 const NEAR_DISK_RATE: f64 = 150e6;
 
 /// A round of measurements with one program over one emulated link.
@@ -186,8 +186,8 @@ impl FarBenchRound<'_> {
     fn measure(&self) -> Result<(Vec<FarPoint>, Option<String>)> {
         let (before, start) = (Others::now()?, Instant::now());
         let wan = BenchWan::start(self.program, LINK, self.spec)?;
-        // Choose ranges that are larger than what a sequential load reads. A load that wrapped around would read blocks
-        // that the gateway has in memory.
+        // Choose ranges that are larger than the data that a sequential load reads. A load that reached the end of its
+        // range would begin again at its start, and read blocks that the gateway has in memory.
         let most = self.drained_bytes().max(self.spec.bytes_in(WARM_UP + self.time));
         let far =
             FarNodeSpec { has_epochs: self.has_epochs, ..FarNodeSpec::new(self.control, most) };
@@ -215,8 +215,8 @@ impl FarBenchRound<'_> {
         Ok((points, busy.or(tainted)))
     }
 
-    /// Returns the congestion control of the hosts and of the bulk stream. They use BBR if the gateways use an
-    /// ensemble, which only Forebay's own programs can join.
+    /// Returns the congestion control of the hosts and of the bulk stream. They use BBR if the gateways use an ensemble
+    /// (connections with one congestion window), because only Forebay's own programs can do that.
     fn host_control(&self) -> &str {
         if self.control.starts_with("ensemble") { "bbr" } else { self.control }
     }
@@ -275,17 +275,17 @@ impl FarBenchRound<'_> {
         gateway.stop()
     }
 
-    /// Returns the number of bytes to drain: as many as the bulk stream carries in warm-up and
-    /// measurement. Both then lose the same share of their packets in TCP's slow start. On a long
-    /// link it is what the link carries in [`DRAIN_TRIPS`] round trips, because the time of a drain
-    /// includes a slow start and the measured time of the bulk stream does not.
+    /// Returns the number of bytes that the measured drain sends: as many as the full link carries in the warm-up and
+    /// measured time of the bulk stream, so that the drain and the stream lose the same share of their packets in TCP's
+    /// slow start. On a long link, returns the larger number of bytes that the link carries in [`DRAIN_TRIPS`] round
+    /// trips, because the time of the drain includes a slow start, and the measured time of the stream does not.
     fn drained_bytes(&self) -> u64 {
         let time = (WARM_UP + self.time).max(self.spec.round_trip() * DRAIN_TRIPS);
         self.spec.bytes_in(time) >> 20 << 20
     }
 
-    /// Measures a drain. Before it, measures a bulk stream that carries the same bytes over a new
-    /// connection, so that its time includes TCP's slow start, as the drain's does.
+    /// Measures how fast a gateway drains its log. Before that, measures how fast a bulk TCP stream carries as many
+    /// bytes over a new connection; like the drain's, this time includes TCP's slow start.
     fn drain(&self, wan: &BenchWan, site: &FarBenchSite, points: &mut Vec<FarPoint>) -> Result<()> {
         let bytes = self.drained_bytes();
         let name = "bulk TCP, the bytes of the drain";

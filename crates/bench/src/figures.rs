@@ -1,5 +1,5 @@
-//! The values that were measured in all rounds, and their summary: median and range of the values,
-//! or of ratios that are computed for each round.
+//! The values that were measured in all rounds, and their summary: median and range of the values, or of a ratio of two
+//! values that is computed for each round.
 
 use std::fmt;
 
@@ -173,7 +173,7 @@ impl BenchFigures {
     }
 }
 
-/// Returns the share of user space in the server's CPU time, over all rounds together. The kernel
+/// Returns how large a share of the server's CPU time, over all rounds together, was spent in user space. The kernel
 /// counts CPU time in hundredths of a second, which is too coarse for a single round.
 fn user_part(points: &[BenchPoint]) -> Option<f64> {
     let user: u64 = points.iter().map(|point| point.server.user_ticks).sum();

@@ -86,11 +86,11 @@ fn reported(figures: BenchFigures, options: &BenchOptions) -> Result<bool> {
     Ok(report::print(&figures))
 }
 
-/// A point is disturbed if other programs keep more CPUs busy than this on average.
+/// The measurement of a point counts as disturbed if other programs keep more CPUs busy than this on average.
 const OTHERS: f64 = 0.1;
 
-/// Measures points. Repeats disturbed points until the repetitions have taken the time `patience`
-/// in all.
+/// Measures points. Repeats the measurement of a point during which other programs used the CPU. All repetitions
+/// together may take the time `patience`.
 struct Measurer<'a> {
     stage: &'a BenchServers,
     options: &'a BenchOptions,

@@ -29,8 +29,8 @@ impl CountingLink {
         let name = &link.name;
         ip(&["netns", "add", name])?;
         ip(&["link", "add", name, "type", "veth", "peer", "name", "far", "netns", name])?;
-        // Send one packet per segment, as on a wire. Otherwise the kernel would pass on large
-        // packets for a network card to split, and the interface would count fewer packets.
+        // Send one packet per segment, as on a wire. Otherwise the kernel would pass large packets to the interface,
+        // which a network card would split, and the interface would count fewer packets.
         ip(&["link", "set", name, "gso_max_segs", "1", "up"])?;
         ip(&["address", "add", &format!("{}/30", Self::NEAR), "dev", name])?;
         ip(&["-n", name, "link", "set", "far", "gso_max_segs", "1", "up"])?;

@@ -10,8 +10,8 @@ use rawclient::{
 };
 use rig::machine::BenchProcessUsage;
 
-/// Time at the start of a point that is not measured, in which connections, caches and the
-/// scheduler settle.
+/// The load runs for this time before the measurement begins, so that connections, caches and the scheduler reach a
+/// steady state.
 const WARM_UP: Duration = Duration::from_millis(150);
 
 /// A load of a benchmark: its commands, sessions and data.
@@ -175,8 +175,8 @@ impl BenchPoint {
     }
 }
 
-/// Runs a load on a target for `time`. The processes `servers` are considered the server: their CPU
-/// time is added up.
+/// Runs a load on a target for `time`. The CPU times of the processes `servers` are added up and reported as that of
+/// the server.
 pub fn measure(
     login: &ClientLogin,
     load: &BenchLoad,
@@ -274,7 +274,7 @@ impl Generator {
         }
     }
 
-    /// Sets the end of the load to `time` from now, and discards the latencies so far.
+    /// Discards the latencies that were measured so far, and lets the load end after `time` from now.
     fn until(&mut self, time: Duration) {
         self.deadline = Instant::now() + time;
         self.latency.reset();

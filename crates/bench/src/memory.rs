@@ -1,5 +1,5 @@
-//! Measures how much memory a process with 64 sessions uses besides the memory that its settings
-//! give it.
+//! Measures how much memory a process with 64 sessions uses in addition to the memory that its settings assign to
+//! caches and volumes.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! `cargo xtask bench pair`: measures the latency of a 4 KiB write to a pair of gateways. In the
-//! same round, it measures the parts of which such a write consists.
+//! `cargo xtask bench pair`: measures the latency of a 4 KiB write to a pair of gateways. In the same round, measures
+//! the steps of such a write separately.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -94,8 +94,7 @@ fn print(rounds: &[Vec<f64>]) {
 /// considers the round tainted, if it does.
 fn measure(program: &Path, time: Duration) -> Result<(Vec<f64>, Option<String>)> {
     let wan = BenchWan::start(program, LINK, &LinkSpec::new(1000.0, 1.0))?;
-    // Keep the logs in memory (tmpfs): on a disk, both gateways would share the one disk of this
-    // machine.
+    // Keep the logs in memory (tmpfs): on a disk, both gateways would compete for the single disk of this machine.
     let folder = tempfile::Builder::new().prefix("bench-pair").tempdir_in("/dev/shm")?;
     let programs =
         [BenchWanEnd::Near, BenchWanEnd::Far].map(|end| script(folder.path(), &wan, end, program));

@@ -29,7 +29,8 @@ pub mod loads {
     pub const WRITE_WORDS: &str = "64 KiB writes of words, depth 8";
     /// Writes of data that cannot be compressed.
     pub const WRITE_NOISE: &str = "64 KiB writes of noise, depth 8";
-    /// A trace like EMC-tel of the STICS paper; the paper describes it in part only.
+    /// A trace like EMC-tel of the STICS paper; its details are our own, since the paper describes only some properties
+    /// of the trace.
     pub const EMC_TEL: &str = "EMC-tel-like trace";
 }
 
@@ -57,20 +58,15 @@ pub mod servers {
     pub const GATEWAY: &str = "forebay gateway";
     pub const GATEWAY_DESTAGING: &str = "forebay gateway, destaging";
     pub const GATEWAY_SEALED: &str = "forebay gateway, log encrypted";
-    /// A gateway without a cache, connected to its target over loopback. The CPU time is that of
-    /// both processes.
+    /// A gateway without a cache, connected to its target over loopback. The reported CPU time is the sum of both
+    /// processes.
     pub const REMOTE: &str = "remote layer, loopback";
     /// A gateway without a cache, connected to its node over loopback with LZ4 compression.
     pub const REMOTE_LZ4: &str = "remote layer, loopback, lz4";
     /// A gateway without a cache, connected to its node over loopback with Zstandard compression.
     pub const REMOTE_ZSTD: &str = "remote layer, loopback, zstd";
-    /// A gateway without a cache, connected to its target by a link of 1 Gbit/s.
     pub const LINE: &str = "remote layer, 1 Gbit/s";
-    /// A gateway without a cache, connected to its target by a link of 1 Gbit/s with LZ4
-    /// compression.
     pub const LINE_LZ4: &str = "remote layer, 1 Gbit/s, lz4";
-    /// A gateway without a cache, connected to its target by a link of 1 Gbit/s with Zstandard
-    /// compression.
     pub const LINE_ZSTD: &str = "remote layer, 1 Gbit/s, zstd";
     /// The far volume of the gateway, used directly over the same link, without the gateway.
     pub const FAR: &str = "far volume";
@@ -93,12 +89,12 @@ pub mod servers {
     pub const EMC_DISK: &str = "the log disk's file";
     /// The share of a CPU that a polling server uses while its session is idle.
     pub const IDLE: &str = "idle CPU, polling";
-    /// Memory of a target besides what its settings give it, in MiB: with small and with large
-    /// writes.
+    /// Peak memory of a target in MiB, without the memory that its settings assign to volumes: with small and with
+    /// large writes.
     pub const TARGET_MEMORY: [&str; 2] =
         ["memory of a target, 4 KiB", "memory of a target, 128 KiB"];
-    /// Memory of a gateway besides what its settings give it, in MiB: with small and with large
-    /// writes.
+    /// Peak memory of a gateway in MiB, without the memory that its settings assign to its cache: with small and with
+    /// large writes.
     pub const GATEWAY_MEMORY: [&str; 2] =
         ["memory of a gateway, 4 KiB", "memory of a gateway, 128 KiB"];
 }
@@ -198,7 +194,7 @@ pub const GROUPS: &[BenchGroup] = &[
     BenchGroup { name: "memory", memory: true, series: &[] },
 ];
 
-/// Returns the points of these groups: each combination of a load and a server once.
+/// Returns the points to measure for these groups: each combination of a load and a server occurs once.
 pub fn points(groups: &[&BenchGroup]) -> Vec<(&'static str, BenchLoad, &'static str)> {
     let mut points: Vec<(&str, BenchLoad, &str)> = vec![];
     for series in groups.iter().flat_map(|group| group.series) {

@@ -65,10 +65,11 @@ enum BenchPostmarkPath {
 /// The moment at which the gateway acknowledges a write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkAckMode {
-    /// When the data is in an NVRAM that the settings declare to survive a power loss. The NVRAM is
-    /// memory, as in the paper's prototype.
+    /// The gateway acknowledges a write when the data is in an NVRAM that survives a power loss according to the
+    /// settings. In fact the NVRAM is ordinary memory, as in the paper's prototype.
     Stable,
-    /// When the data is in an NVRAM. A flush waits until the data is on the log disk.
+    /// The gateway acknowledges a write when the data is in an NVRAM that does not survive a power loss. A flush waits
+    /// until the data is on the log disk.
     Immediate,
     /// When the data is on the log disk.
     Complete,
@@ -77,8 +78,8 @@ enum BenchPostmarkAckMode {
 /// The disk under the node's volume.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum BenchPostmarkDisk {
-    /// A file on the disk of this machine. A write ends in the page cache; a flush is an
-    /// fdatasync(2).
+    /// A file on the disk of this machine. The node answers a write when the data is in the page cache, and executes a
+    /// flush as fdatasync(2).
     File,
     /// A file on the disk of this machine; each command is delayed by the service time of the
     /// paper's disk.
@@ -237,9 +238,9 @@ fn measure(program: &Path, folder: &Path, run: BenchPostmarkRun) -> Result<Bench
     })
 }
 
-/// Age at which dirty data must be destaged, and idle time after which it is. As in the paper
-/// (section 5.1), destage waits for a threshold or an idle system. With the defaults (5 s and 20
-/// ms) less data would be overwritten before it is destaged.
+/// Two settings of destage: dirty data of this age must be destaged, and after this idle time it is destaged earlier.
+/// As in the paper (section 5.1), destage waits for a threshold or an idle system. With the defaults (5 s and 20 ms)
+/// less data would be overwritten before it is destaged.
 const DIRTY_AGE: &str = "60s";
 const IDLE: &str = "1s";
 
@@ -260,8 +261,8 @@ fn gateway(url: &str, report: BenchPostmarkAckMode, memory: &Path) -> String {
     )
 }
 
-/// Makes a file system on the volume `url`, runs PostMark on it and returns PostMark's time. Calls
-/// `settled` when the file system is mounted, and starts PostMark when `settled` has returned.
+/// Makes a file system on the volume `url`, runs PostMark on it and returns PostMark's time. Calls `settled` between
+/// mounting the file system and starting PostMark.
 fn postmark(
     program: &Path,
     folder: &Path,

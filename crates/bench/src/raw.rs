@@ -1,5 +1,5 @@
-//! The upper limit for a target: a bare TCP program that answers requests of one size with
-//! responses of another.
+//! A bare TCP program, whose performance is the upper limit for a target: it answers requests of one size with
+//! responses of another size.
 
 mod greeting;
 mod answering;
@@ -49,8 +49,8 @@ impl RawTcpServer {
         self.running.id()
     }
 
-    /// Sends the requests of a load for `time`. The server answers each connection from `memory`
-    /// bytes; with 0, always from the same few bytes.
+    /// Sends the requests of a load for `time`. For each connection the server has `memory` bytes of data, from which
+    /// it answers; with 0, it answers always with the same few bytes.
     pub fn measure(&self, load: &BenchLoad, memory: u32, time: Duration) -> Result<BenchPoint> {
         let connect = |_| RawTcpClient::connect(self.address, load, memory);
         let clients: Vec<RawTcpClient> = (0..load.sessions).map(connect).collect::<Result<_>>()?;

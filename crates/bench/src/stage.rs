@@ -75,8 +75,8 @@ struct BenchPassthrough {
     _line: Option<RelayProcess>,
 }
 
-/// The gateways without a cache: name of the server, compression, and true if there is a link of 1
-/// Gbit/s between gateway and target.
+/// The gateways without a cache. Each entry has the name of the server, the compression, and true if the gateway uses
+/// the target over a link of 1 Gbit/s, or false over loopback.
 const REMOTES: [(&str, &str, bool); 6] = [
     (servers::REMOTE, "none", false),
     (servers::REMOTE_LZ4, "lz4", false),
@@ -138,8 +138,7 @@ impl BenchServers {
             servers::GATEWAY | servers::FAR => {
                 fill(&self.gateway, || self.start_gateway("gateway", ""))
             }
-            // Dirty data must be destaged after a millisecond, so one destage round follows the
-            // other without a pause.
+            // Have dirty data destaged after a millisecond, so that destage rounds follow each other without a pause.
             servers::GATEWAY_DESTAGING => {
                 fill(&self.destaging, || self.start_gateway("destaging", "dirty_age = \"1ms\","))
             }
@@ -202,9 +201,9 @@ impl BenchServers {
                 let is_sealed = server == servers::GATEWAY_SEALED;
                 let gateway = if is_sealed { self.sealed.get() } else { self.gateway.get() };
                 let gateway = gateway.context("server not prepared")?;
-                // Wait until data of an earlier point is destaged. The destage would use CPU time
-                // during this point, because here node and link share the CPUs with the gateway; in
-                // practice they do not.
+                // Wait until the dirty data of earlier points is destaged. Otherwise destage would take CPU time from
+                // this point, because here node and link run on the same CPUs as the gateway; in practice they run
+                // elsewhere.
                 destage::drained(&gateway.near, DRAIN_LIMIT)?;
                 on(Some(&gateway.near))
             }
@@ -459,8 +458,8 @@ impl Appender {
         Ok(Appender { file, buffer: vec![0xa5; 2 * ALIGNMENT] })
     }
 
-    /// Measures on the CPU that is reserved for servers, since a gateway writes its log there: the
-    /// cost of a disk's interrupts differs between CPUs.
+    /// Measures appends from the CPU that is reserved for servers, since a gateway writes its log there: the cost of a
+    /// disk's interrupts differs between CPUs.
     pub fn measure(&self, time: Duration) -> Result<BenchPoint> {
         std::thread::scope(|scope| {
             let appends = scope.spawn(|| {

@@ -231,8 +231,8 @@ mod tests {
                 Err(error) => panic!("{error}"),
             }
         }
-        // The file is smaller than twice the assumed memory, so each process of Bonnie++ refuses to start. Another
-        // process must not wait for it forever.
+        // The file is smaller than twice the assumed memory, so Bonnie++ refuses to start. No process may wait
+        // forever for one that did not start.
         let task = Bonnie { file_mib: 16, ram_mib: 64, processes: 2, ..Bonnie::default() };
         let error = trial.run(&task).unwrap_err();
         assert!(matches!(error, Error::Program { .. }), "{error}");

@@ -36,10 +36,10 @@ impl BenchTracePace {
 /// Number of logical blocks of the target (512 bytes) in one block of the trace.
 const SECTORS: u32 = TraceEvents::BLOCK_BYTES / 512;
 
-/// The thread busy-waits for this time before a request is due. If it slept, the latency would
-/// include the wake-up of an idle processor, which takes about as long in a virtual machine and is
-/// not the server's. The busy-waiting also keeps the processors out of sleep states, alike for all
-/// servers.
+/// The thread busy-waits for the last part, of this length, of the time until a request is due. If the thread slept
+/// until then, the latency would include the wake-up of an idle processor, which in a virtual machine takes about as
+/// long as this and is no part of the server's time. The busy-waiting also keeps the processors out of sleep states,
+/// for all servers alike.
 const AWAKE: Duration = Duration::from_micros(150);
 /// If the target takes longer than this for a response, the replay fails.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -87,8 +87,7 @@ impl BenchTraceReplay {
     /// Replays the whole trace through one session. Returns the time that it took.
     pub fn run(&mut self, login: &ClientLogin, shape: ClientSessionOptions) -> Result<Duration> {
         let mut session = ClientSession::open(login, shape)?;
-        // Runs with the smallest timer slack: otherwise the kernel takes up to 50 us more to wake
-        // the thread.
+        // Replay with the smallest timer slack. With the default, the kernel may wake the thread up to 50 us too late.
         machine::wake_on_time(|| self.put_all(&mut session))?;
         match self.wrong.take() {
             None => Ok(self.begun.elapsed()),
@@ -291,8 +290,8 @@ mod tests {
             BenchTraceReplay::new(TraceEvents::new(1, 3000), BenchTracePace { speed: 1e6 }, false);
         let later = replay.begun + Duration::from_secs(60);
         let mut payload = vec![0; TraceEvents::BLOCK_BYTES as usize];
-        // Nothing is answered in this test. Each block can therefore have one request in flight,
-        // and the others wait.
+        // Nothing is answered in this test. Therefore the first request for each block is in flight, and all others
+        // wait.
         while let ClientSlotAction::Send(..) = replay.next(later, &mut payload) {}
         let waiting = replay.queue.waiting();
         assert!(waiting > 0);

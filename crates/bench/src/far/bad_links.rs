@@ -1,6 +1,6 @@
-//! `cargo xtask bench bad-links`: measures gateways over links and nodes that misbehave. Checks
-//! that throughput stays near what the link allows, that no gateway is starved, and that memory
-//! stays bounded.
+//! `cargo xtask bench bad-links`: measures gateways over links that change or reorder packets, and with nodes that
+//! answer late. Checks that the throughput stays near that of the link, that each gateway gets its share of the link,
+//! and that memory stays bounded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -52,20 +52,18 @@ const MEGABITS: f64 = 200.0;
 /// The one-way delay of the link in milliseconds. Trial `changing` increases it for a while.
 const DELAY_MS: f64 = 4.0;
 const CONTROL: &str = "cubic";
-/// The minimum throughput of a gateway relative to its peer, which is a host that uses the node
-/// directly, or a bulk TCP stream.
+/// The minimum throughput of a gateway, as a share of the throughput with which it is compared: that of a host that
+/// uses the node directly, or that of a bulk TCP stream.
 const PART: f64 = 0.8;
 /// The maximum memory of a gateway in bytes, besides its page cache. It covers the NVRAM, the
 /// buffers and the program itself.
 const MEMORY: u64 = 192 << 20;
-/// The size of each log in bytes. With such a small log, the rate of writes soon depends on
-/// destage.
+/// The size of each log in bytes. Such a small log is soon full; from then on, the rate of writes is that of destage.
 const LOG_BYTES: u64 = 64 << 20;
 const SHARING: u8 = 8;
 /// The maximum ratio between the throughputs of two gateways that share a link.
 const UNEVEN: f64 = 2.0;
-/// The maximum time for which a gateway may continue to read ahead after the host has stopped
-/// reading.
+/// When the host has stopped reading, a gateway must stop reading ahead within this time.
 const STOPPED: Duration = Duration::from_secs(5);
 
 /// Runs the trials and prints their figures. Returns true if all figures keep their limits.
@@ -133,7 +131,7 @@ impl BadLinkReport {
         self.at_most("  … the largest share by the smallest", most / least, UNEVEN);
     }
 
-    /// Prints the peak memory of a gateway in MiB, and what its status says about the link.
+    /// Prints the peak memory of a gateway in MiB, and the figures about the link in the gateway's status.
     fn gateway(&mut self, gateway: &FarBenchGateway, dram: u64) -> Result<()> {
         let most = (dram + MEMORY) >> 20;
         self.at_most("memory of the gateway, MiB", peak_memory(gateway)? as f64, most as f64);
@@ -265,8 +263,8 @@ impl BadLinkRun<'_> {
         let far = FarNodeSpec::new(CONTROL, self.spec.bytes_in(warm_up + time));
         let site = self.site(&wan, FarNodeSpec { is_late: true, ..far })?;
         report.title("A node that answers one request of a hundred a second late");
-        // Measure the direct writes before a gateway starts: while a gateway holds its claim, the
-        // node refuses writes of other hosts.
+        // Measure the direct writes before a gateway starts: while a gateway has the exclusive right to write the
+        // volume (claim), the node refuses writes of other hosts.
         let direct_writes = writes(&site).measure(site.direct(), CONTROL, warm_up, time)?;
         let gateway = site.gateway(LOG_BYTES)?;
         let loads = [
@@ -286,8 +284,8 @@ impl BadLinkRun<'_> {
         }
         let outcome = drained(&site, &gateway)?;
         report.rate("writes of 64 KiB, depth 32, direct", &direct_writes);
-        // The drain has no bar: a flush must wait for all writes of its round, and late ones add a second to each
-        // round.
+        // Report the rate of the drain without a limit: a flush must wait for all writes of its round, and writes that
+        // the node answers late add a second to each round.
         report.rate("drain", &outcome);
         report.gateway(&gateway, site.dram_bytes())?;
         gateway.stop()

@@ -42,7 +42,8 @@ pub fn measure(
     stream(wan, direction, control, send, |socket| receive(socket, time))
 }
 
-/// Measures how fast a new connection carries `bytes`, from its first packet on. This time includes TCP's slow start.
+/// Measures how long a new connection takes to carry `bytes` bytes, from its first packet on. This time includes TCP's
+/// slow start.
 pub fn measure_from_start(
     wan: &BenchWan,
     direction: BulkStreamDirection,
@@ -54,8 +55,8 @@ pub fn measure_from_start(
     stream(wan, direction, control, send, |socket| receive_bytes(socket, bytes, begun))
 }
 
-/// Connects the two ends of the link. Runs `send` at one end and `receive` at the other, depending
-/// on the direction.
+/// Connects the two ends of the link by TCP. Runs `send` at the end where `direction` begins, and `receive` at the
+/// other end.
 fn stream(
     wan: &BenchWan,
     direction: BulkStreamDirection,

@@ -27,7 +27,7 @@ pub struct FarLoadResult {
 pub enum FarAddressOrder {
     /// The load uses ascending addresses without gaps.
     Sequential,
-    /// Each address once, in an order that a gateway does not mistake for sequential reading.
+    /// Each address is used once. In this order, a gateway does not consider the reads sequential.
     Scattered,
 }
 
@@ -210,6 +210,6 @@ impl ClientWorkload for FarLoadCommands {
     }
 }
 
-/// The stride of [`FarAddressOrder::Scattered`]: 2^15 divided by the golden ratio. With it,
-/// neighbouring addresses are read far apart in time.
+/// The stride of [`FarAddressOrder::Scattered`]: each address is this number after the previous one. The number is
+/// about 2^15 divided by the golden ratio, so that a long time passes between the reads of two neighbouring addresses.
 const STRIDE: u64 = 20_249;

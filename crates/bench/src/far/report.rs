@@ -26,8 +26,8 @@ pub struct FarPoint {
 }
 
 impl FarPoint {
-    /// Makes a point for a load that ran at the same time as another, measured point. Only the
-    /// throughput is known.
+    /// Makes a point for a load that ran at the same time as the load of another point. Only its
+    /// throughput was measured.
     pub fn beside(name: &str, outcome: &FarLoadResult) -> FarPoint {
         let rate = outcome.bytes as f64 / outcome.time.as_secs_f64();
         FarPoint { name: name.to_owned(), rate, p50: None, p99: None, drops: 0.0, cpu: Vec::new() }

@@ -130,8 +130,8 @@ impl FarBenchSite {
         start..start + self.range_bytes
     }
 
-    /// Returns the size of a gateway's page cache in bytes. It is smaller than a range, so a load
-    /// always reads a part of its range from the node.
+    /// Returns the size of a gateway's page cache in bytes. The cache is smaller than a load's byte range, so that a
+    /// load always reads a part of its range from the node.
     pub fn dram_bytes(&self) -> u64 {
         self.range_bytes / 4 * 3
     }
@@ -216,8 +216,8 @@ impl FarBenchGateway {
         Ok(FarLoadResult { bytes: before.dirty, time: begun.elapsed(), latency: histogram() })
     }
 
-    /// Drains the log and stops the gateway. A drained gateway releases its claim when it stops, so the next gateway
-    /// can start with a new log.
+    /// Drains the log and stops the gateway. A drained gateway gives up its exclusive right to write the volume (claim)
+    /// when it stops, so the next gateway can start with a new log.
     pub fn stop(self) -> Result<()> {
         self.ask(&["gateway", "drain", NAME])?;
         self.node.stop()?;

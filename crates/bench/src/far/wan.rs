@@ -37,8 +37,8 @@ impl LinkSpec {
             .collect()
     }
 
-    /// Returns a link with this rate in Mbit/s and one-way delay in milliseconds. The queue holds
-    /// bandwidth times round trip time.
+    /// Returns a link with this rate in Mbit/s and one-way delay in milliseconds. The queue has space for as many bytes
+    /// as the link carries in a round trip time.
     pub fn new(megabits: f64, delay: f64) -> LinkSpec {
         LinkSpec { megabits, delay, queue: 1.0, loss: 0.0 }
     }
@@ -137,8 +137,7 @@ impl BenchWan {
         command.args(["--loss", &format!("{}%", spec.loss)]).args(settings);
         command.stdin(Stdio::null());
         let (role, events) = ("forebay lab wan run", Path::new("/dev/null"));
-        // The emulator gets SIGTERM if this process is interrupted. It then removes the namespaces,
-        // too.
+        // If this process is interrupted, the emulator gets SIGTERM and removes the namespaces.
         let mut process = LoggedProgram::start(role, &mut command, events, Signal::TERM)?;
         let ready = process.line(WaitLimit::of(node::READY_LIMIT))?;
         let words: Vec<&str> = ready.split_whitespace().collect();

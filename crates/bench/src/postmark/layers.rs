@@ -1,5 +1,5 @@
-//! Measures how the time of PostMark on an attached volume divides among the layers. There are three runs; each has one
-//! more layer than the one before.
+//! Measures how much each layer of the system contributes to the time of PostMark on an attached volume. There are
+//! three runs; each has one more layer than the one before.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,7 +35,7 @@ enum Layers {
     Loop,
     /// A loop device, FUSE, a session, and a node whose volume is in memory.
     Node,
-    /// The layers of `Node`, and in front of the node a gateway and a second session.
+    /// The layers of `Node` and, between host and node, a gateway with a second session.
     Gateway,
 }
 

@@ -11,8 +11,8 @@ use rustix::event::epoll;
 
 use super::greeting::{Greeting, buffer_bytes};
 
-/// Alignment of blocks in memory. A response is longer than its block by a header, so it also sends
-/// some bytes of the next block.
+/// Alignment of blocks in memory. A response is longer than its block by the length of a header, so its last bytes are
+/// from the next block.
 const PAGE: usize = 4096;
 /// Maximum number of responses that one system call sends.
 const MOST_AT_ONCE: usize = 64;
@@ -88,8 +88,8 @@ impl Answering {
         Ok(Answering { socket, sizes, buffer, answers, received: 0, place: 0, random: 1 })
     }
 
-    /// Receives once, and answers all complete requests. Returns false if the client has closed the
-    /// connection.
+    /// Receives once from the socket, and answers all requests that are complete. Returns false if the client has
+    /// closed the connection.
     fn turn(&mut self) -> Result<bool> {
         let count = match self.socket.read(&mut self.buffer)? {
             0 => return Ok(false),
@@ -121,8 +121,8 @@ impl Answering {
         self.sizes.memory > 0 && self.sizes.request > self.sizes.response
     }
 
-    /// Copies the payload among the last `count` received bytes to memory. A request may be split between two reads of
-    /// the socket.
+    /// Copies the payload of writes among the last `count` received bytes to memory, as a target would. The payload may
+    /// begin in one read of the socket and end in another.
     fn keep_payload(&mut self, count: usize) {
         let (header, pages) = (self.sizes.response, self.sizes.memory / PAGE - 1);
         let (mut from, mut at) = (0, self.received);
