@@ -1,9 +1,9 @@
 //! Background traffic on the link, with the profile of "Obtaining High Performance for Storage Outsourcing" (FAST 2002;
-//! "Outsourcing" in this crate), section 3.1: TCP 95 %, UDP 5 %; packet lengths 50 % below 44, 75 % below 576, 99 %
-//! below 1500 bytes.
+//! "Outsourcing" in this crate), section 3.1: TCP 95 %, UDP 5 %; 50 % of the packets are shorter than 44 bytes, 75 %
+//! shorter than 576, 99 % shorter than 1500.
 //!
-//! These packets exist only in the queue, where they take space and time. Like the hardware generators of the paper,
-//! they do not slow down when packets are lost.
+//! These packets are not sent: they only take space in the queue, and time on the wire. Like the hardware generators of
+//! the paper, they do not slow down when packets are lost.
 
 use std::time::{Duration, Instant};
 
@@ -26,18 +26,18 @@ pub(crate) struct Background {
 }
 
 /// Classes of packet lengths: the cumulative share of packets, the shortest length, and the longest length plus one.
-/// From 40 bytes, a TCP acknowledgment, to 1500, the maximum of Ethernet.
+/// The lengths begin at 40 bytes, a TCP acknowledgment, and end at 1500, the maximum of Ethernet.
 const LENGTHS: [(f64, u64, u64); 4] =
     [(0.50, 40, 44), (0.75, 44, 576), (0.99, 576, 1500), (1.00, 1500, 1501)];
 /// Share of the background packets that are TCP; all others are UDP.
 const TCP: f64 = 0.95;
-/// Standard deviation of the load as a share of the rate: 12.8 of 155 Mbit/s (Outsourcing, Table 3).
+/// Standard deviation of the load, as a share of the link's rate: 12.8 of 155 Mbit/s (Outsourcing, Table 3).
 const DEVIATION: f64 = 0.08;
-/// Upper bound of the standard deviation as a share of the mean load, so that a load below zero is rare. With this
-/// bound, the deviation at a load of 20 % is the 9.8 Mbit/s of Outsourcing, Table 3.
+/// Upper bound of the standard deviation as a share of the mean load, so that the random load is rarely below zero.
+/// With this bound, the deviation at a load of 20 % is the 9.8 Mbit/s of Outsourcing, Table 3.
 const DEVIATION_OF_MEAN: f64 = 1.0 / 3.0;
-/// The generator draws a new load after this time. The paper does not state how long a load lasts. With this value the
-/// losses of Outsourcing, Table 3, have the right order of magnitude.
+/// The generator draws a new random load at this interval, which the paper does not state. With this value the losses
+/// of Outsourcing, Table 3, have the right order of magnitude.
 const STEP: Duration = Duration::from_millis(100);
 /// Background packets that were due longer ago than this are not generated: they do not affect the present state of the
 /// queue.

@@ -1,6 +1,6 @@
-//! Keeps idle processors out of deep sleep states. A processor that has slept for long takes longer to wake:
-//! on a virtual machine 0.2 ms after a sleep of 50 ms. The emulator cannot wake earlier for a packet that
-//! another program is about to send.
+//! Keeps idle processors out of deep sleep states. A processor that has slept for long takes longer to wake: on a
+//! virtual machine 0.2 ms after a sleep of 50 ms. The emulator cannot wake up in advance, since it does not know when
+//! another program will send a packet.
 
 use std::{
     fs::{File, OpenOptions},
@@ -18,7 +18,7 @@ pub(crate) struct CpuLatencyRequest {
 }
 
 impl CpuLatencyRequest {
-    /// Requests that idle processors stay awake.
+    /// Asks the kernel to keep idle processors out of deep sleep states.
     ///
     /// # Errors
     /// If this host does not allow it or has no such interface. The sleep states are unchanged then.

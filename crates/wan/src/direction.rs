@@ -12,7 +12,7 @@ use crate::{
     random_stream::RandomStream,
 };
 
-/// One direction of a link. The direction holds no packets, but decides for each whether and when it arrives.
+/// One direction of a link. This type holds no packets, but decides for each packet whether and when it arrives.
 ///
 /// A packet is subject, in this order, to an outage, the MTU, random loss, the queue and the wire, and the
 /// delay; then it may be held back, changed or duplicated. The same seed and settings select the same packets
@@ -28,7 +28,8 @@ pub struct LinkDirection {
     changes: RandomStream,
     background: Background,
     queue: PacketQueue,
-    /// Latest arrival of the packets that keep their order. The next such packet does not arrive before it.
+    /// The latest arrival time of the packets so far that keep their order: those that are neither held back nor
+    /// reordered by jitter. The next such packet does not arrive before this time.
     last_arrival: Instant,
     counters: DirectionCounters,
 }
@@ -242,7 +243,8 @@ mod tests {
     fn the_queue_drops_the_newest_packets() {
         let settings = DirectionSettings { rate: Some(12_000_000), queue_bytes: 15_000, ..usual() };
         let (mut direction, now) = direction(settings);
-        // Twice the rate of the wire: half of the packets are dropped, and the queue never exceeds its limit.
+        // Packets are sent at twice the rate of the wire: half of the packets are dropped, and the queue never exceeds
+        // its limit.
         let mut passed = 0;
         for n in 0..10_000 {
             match direction.admit(now + n * MS / 2, 1462) {
@@ -395,8 +397,8 @@ mod tests {
     fn background_traffic_uses_its_share_of_the_rate() {
         let settings = DirectionSettings { rate: Some(155_000_000), background: 0.75, ..usual() };
         let (mut direction, now) = direction(settings);
-        // Our traffic fills the wire. With the background traffic the load is 1.75 times the rate, and both
-        // kinds lose the same share.
+        // The test's own packets fill the wire. Together with the background traffic the load is 1.75 times the rate.
+        // Both kinds of packets lose the same share.
         let gap = Duration::from_nanos(1538 * 8_000 / 155);
         let all = fates(&mut direction, now, gap, 100_000);
         let passed = all.iter().filter(|fate| matches!(fate, PacketFate::Passes(_))).count();

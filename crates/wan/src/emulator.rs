@@ -51,7 +51,8 @@ pub(crate) struct Emulator {
 pub(crate) enum EmulatorCommand {
     /// Use these settings from now on. The caller has checked them.
     Change(Box<[DirectionSettings; 2]>),
-    /// Judge from now on whether the machine keeps the times of the link: discard lateness and steal time so far.
+    /// Discard the lateness of packets and the steal time that were measured so far. From now on, measure them again,
+    /// to judge whether the machine delivers packets on time.
     JudgeFromNow,
     Report(SyncSender<LinkReport>),
     End,
@@ -71,7 +72,8 @@ pub struct LinkReport {
     pub near_to_far: LaneReport,
     pub far_to_near: LaneReport,
     pub lateness: Lateness,
-    /// The share of steal time of the processors; `None` if the machine does not report it.
+    /// Steal time: the share of the processors' time that the hypervisor gave to other machines; `None` if the machine
+    /// does not report it.
     pub stolen: Option<f64>,
     /// True if the thread has real-time priority (SCHED_FIFO).
     pub real_time: bool,
@@ -87,7 +89,7 @@ pub struct LinkReport {
 pub struct LaneReport {
     #[serde(flatten)]
     pub counters: DirectionCounters,
-    /// Number of packets dropped for lack of memory; with netem, those beyond its packet limit.
+    /// Number of packets dropped for lack of memory; if netem emulates the link, packets beyond netem's own limit.
     pub no_room: u64,
     /// Number of packets from the sending end's device that are not valid IP packets.
     pub malformed: u64,
@@ -96,12 +98,12 @@ pub struct LaneReport {
     pub in_flight_bytes: u64,
 }
 
-/// Segments that were received together and arrive within this time are delivered together, when the last one
-/// arrives. This uses half of the tolerance of the delay (100 us), and saves most of the writes to the
-/// device.
+/// TCP segments that the emulator received as one packet are delivered together, at the arrival time of the last one,
+/// if their arrival times differ by at most this. This uses half of the tolerance of the delay (100 us), and saves most
+/// of the writes to the device.
 const TOGETHER: Duration = Duration::from_micros(50);
-/// Maximum number of packets that are delivered, and received, before the other direction is served: some 100
-/// us of work.
+/// Maximum number of packets that the emulator delivers, and that it receives, for one direction before it serves the
+/// other one: some 100 us of work.
 const GIVEN_AT_ONCE: usize = 64;
 const TAKEN_AT_ONCE: usize = 32;
 /// Maximum sleep: background traffic has to be updated once a second.
@@ -118,7 +120,8 @@ impl Lane {
             self.malformed += 1;
             return;
         };
-        // A run of segments that stay together: the first one, its arrival, and the arrival of the last one so far.
+        // The segments that will be delivered together: the index of the first one, its arrival time, and the arrival
+        // time of the last one so far.
         let mut together: Option<(usize, Instant, Instant)> = None;
         for segment in 0..packet.segments() {
             let fate = self.direction.admit(now, packet.segment_bytes(segment));
@@ -182,8 +185,8 @@ impl Emulator {
     /// # Errors
     /// If a device has been removed.
     pub fn run(mut self) -> io::Result<()> {
-        // Make timers as exact as possible instead of 50 us late. If this fails, packets arrive later, but
-        // nothing else changes.
+        // Set the smallest timer slack, so that the kernel does not wake this thread up to 50 us too late. Ignore an
+        // error: packets then arrive later.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         self.is_real_time = system_calls::run_first().is_ok();
         self.awake = CpuLatencyRequest::ask().ok();
@@ -248,7 +251,8 @@ impl Emulator {
             match rustix::io::writev(&self.devices[1 - lane], &slices) {
                 Ok(_) => {}
                 Err(Errno::BADFD) => return Err(Errno::BADFD.into()),
-                // The device is down or out of memory, or the changed packet is not valid any more.
+                // The device refused the packet: it is down or out of memory, or the packet is invalid because a bit
+                // was changed.
                 Err(_) => self.lanes[lane].refused += 1,
             }
         }
@@ -276,7 +280,7 @@ impl Emulator {
         self.lanes.iter_mut().for_each(|lane| lane.direction.advance(now));
         let next = self.lanes.iter().filter_map(|lane| lane.flight.next()).min();
         let left = next.map_or(SLEEP, |next| next.saturating_duration_since(now).min(SLEEP));
-        // If the next packet is due soon, do not sleep: a sleep would end too late.
+        // If the next packet is due soon, do not sleep: even the shortest sleep would end too late.
         let Some(sleep) = left.checked_sub(self.oversleep.estimate()).filter(|s| !s.is_zero())
         else {
             return Ok(());

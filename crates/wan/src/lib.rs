@@ -1,8 +1,8 @@
 //! An emulated long link on one machine.
 //!
-//! The model of one direction of a link ([`LinkDirection`]) has no clock and holds no packets: it is called with the
-//! time and the length of each packet, and decides whether it passes and when it arrives. Loss, jitter, duplicates
-//! and changed bits depend on a seed, so that a run can be repeated.
+//! The model of one direction of a link ([`LinkDirection`]) has no clock and holds no packets: its caller passes the
+//! time and the length of each packet, and the model decides whether and when the packet arrives. Loss, jitter,
+//! duplicates and changed bits depend on a seed, so that a run can be repeated.
 //!
 //! [`Link`] carries real packets according to the model between two network namespaces that it makes, each
 //! with a TUN device. This works only on Linux and needs the privileges to create namespaces and devices.

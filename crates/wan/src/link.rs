@@ -31,7 +31,8 @@ pub struct Link {
     orders: Sender<EmulatorCommand>,
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
-    /// Must be the last field: a drop first ends the thread and closes its devices, then removes the namespaces.
+    /// This must be the last field, since fields are dropped in their order: first the thread ends and its devices are
+    /// closed, then the namespaces are removed.
     namespaces: [LinkNamespace; 2],
 }
 
@@ -132,8 +133,8 @@ pub fn check(options: &LinkOptions) -> Result<(), Error> {
     vacant(options)
 }
 
-/// Checks the link's name and the privileges, and that no running link and no other program has
-/// namespaces of this name. Namespaces that a killed link has left do not count.
+/// Checks the link's name and the privileges, and that no running link and no other program has namespaces of this
+/// name. Namespaces that are left from a killed emulator are no error.
 pub(crate) fn vacant(options: &LinkOptions) -> Result<(), Error> {
     check_name(&options.name)?;
     check_privilege()?;
@@ -228,8 +229,8 @@ impl Link {
         Ok(())
     }
 
-    /// Restarts the judgment of the machine: lateness, steal time and the reasons of a tainted report count
-    /// from now on. The counters continue.
+    /// Begins a new measurement of how late packets are delivered and of steal time; reasons to doubt the link (taints)
+    /// are derived from these. The other counters continue.
     pub fn judge_from_now(&self) -> Result<(), Error> {
         self.tell(EmulatorCommand::JudgeFromNow)
     }

@@ -22,8 +22,9 @@ pub(crate) struct LinkNamespace {
 const NAMES: &str = "/run/netns";
 /// Possible paths of `ip`: not every user's PATH has the folders of system programs.
 const PROGRAMS: [&str; 3] = ["ip", "/usr/sbin/ip", "/sbin/ip"];
-/// The mark that identifies our namespaces. The mark is set as alias of the loopback device in the namespace,
-/// because that device ends with the namespace. The process number and start time of the maker follow it.
+/// The mark that identifies our namespaces. The mark is set as alias of the loopback device in the namespace, because
+/// that device ends with the namespace. After the mark, the alias has the id and the start time of the process that
+/// made the namespace.
 const MARK: &str = "forebay-wan";
 
 #[derive(Debug, Eq, PartialEq)]
@@ -67,7 +68,7 @@ impl LinkNamespace {
         run(&["-n", &self.name, "-batch", "-"], lines).map(drop)
     }
 
-    /// Moves the calling thread into the namespace for good. Use a thread that ends soon.
+    /// Moves the calling thread into the namespace. The thread cannot return, so use one that ends soon.
     pub fn enter(&self) -> Result<(), Error> {
         let failed = || Error::system(format!("enter the namespace {}", self.name));
         let file = File::open(path(&self.name)).map_err(failed())?;
@@ -100,7 +101,7 @@ pub(crate) fn owner(name: &str) -> Result<NamespaceOwner, Error> {
     if fs::symlink_metadata(path(name)).is_err() {
         return Ok(NamespaceOwner::Absent);
     }
-    // A name in the folder of names that has no namespace counts as foreign, because its maker cannot be determined.
+    // If a name exists without a namespace, treat it as foreign, because the program that made it is unknown.
     let shown = match ip(&["-n", name, "link", "show", "dev", "lo"]) {
         Err(Error::Ip { .. }) => return Ok(NamespaceOwner::Other),
         shown => shown?,

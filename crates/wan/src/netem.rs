@@ -22,8 +22,8 @@ pub struct Netem {
 const PROGRAMS: [&str; 3] = ["tc", "/usr/sbin/tc", "/sbin/tc"];
 /// The rate of a link without a rate limit: more than a pair of devices carries on one machine.
 const FASTEST: u64 = 25_000_000_000;
-/// Upper bound of the rate at which senders send, as a multiple of the link's rate: during slow start the window
-/// doubles in each round trip (RFC 5681, 3.1), and packets pass netem before the rate limit.
+/// Senders may send at up to this multiple of the link's rate, since during slow start the window doubles in each round
+/// trip (RFC 5681, 3.1). netem must have space for these packets, because they reach netem before the rate limit.
 const AT_ONCE: u64 = 2;
 /// Length of a UDP datagram without data.
 const SMALLEST_PACKET: u64 = 28;
@@ -34,7 +34,7 @@ const FEWEST: u32 = 1000;
 const MOST: u32 = (256 << 20) / (2 << 10);
 /// Length of an Ethernet header: the kernel counts these bytes in addition to the IP packet.
 const COUNTED: u64 = 14;
-/// tbf's `burst` in packets of maximum length. The burst is small, so that packets leave one by one.
+/// tbf's parameter `burst`, in packets of maximum length. A small burst makes packets leave one by one.
 const SAVED_PACKETS: u64 = 2;
 
 impl Netem {
@@ -84,8 +84,8 @@ impl Netem {
     /// Changes the settings. Packets in flight are lost, because the kernel makes a new queue.
     ///
     /// # Errors
-    /// If a setting is wrong or not supported by netem; then nothing is changed. Errors of the system: then
-    /// [`Self::settings`] returns what has been changed.
+    /// If a setting is wrong or not supported by netem; then nothing is changed. After an error of the system, a part
+    /// of the settings may have changed; [`Self::settings`] returns the present ones.
     pub fn change(&mut self, settings: [DirectionSettings; 2]) -> Result<(), Error> {
         settings.iter().try_for_each(fits)?;
         crosses_ipv6(&self.settings, &settings)?;
@@ -103,7 +103,7 @@ impl Netem {
         Ok(())
     }
 
-    /// Returns the state of the link, as far as the kernel counts it, since the last change.
+    /// Returns the state of the link and the kernel's counters since the last change of the settings.
     ///
     /// # Errors
     /// If the link is broken.
@@ -217,8 +217,8 @@ fn lines(settings: &DirectionSettings) -> Vec<String> {
     vec![netem, tbf]
 }
 
-/// Returns netem's `limit` in packets: how many of the smallest packets can be in flight or wait for the wire. netem
-/// drops packets beyond its limit, and counts them together with random losses.
+/// Returns netem's `limit` in packets: the number of packets that can be in flight or wait for the wire, if all have
+/// the smallest size. netem drops packets beyond its limit, and counts them together with random losses.
 fn limit(settings: &DirectionSettings) -> u32 {
     let bytes_per_second = u128::from(settings.rate.unwrap_or(FASTEST) / 8 * AT_ONCE);
     let on_the_way =
@@ -399,7 +399,8 @@ mod tests {
         };
         // Regression: many small packets on a long path exceeded the former limit of 83,000.
         assert!(at(1_000_000_000, 40 * MS, 1 << 20) > 83_000);
-        // Twice 8 Mbit/s for 33 ms, in packets of 66 bytes with overhead, and 66 such packets in the queue.
+        // As many packets of 66 bytes (with overhead) as are sent in 33 ms at twice 8 Mbit/s, and 66 such packets in
+        // the queue.
         assert_eq!(at(8_000_000, 33 * MS, 66 * 66), 1066);
         assert_eq!(at(8_000, MS, 1538), FEWEST);
         let longest = DirectionSettings {

@@ -1,6 +1,6 @@
-//! Estimates how much later than requested a sleep ends. On a virtual machine, a sleeping processor takes
-//! some 50 us to wake. A thread that has to be on time therefore wakes earlier, and then stays awake until
-//! the time has come.
+//! Estimates how much later than requested a sleep ends. On a virtual machine, a sleeping processor takes some 50 us to
+//! wake. A thread that has to be on time therefore sleeps for a shorter time, and then busy-waits until its time has
+//! come.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ pub(crate) struct Oversleep {
 
 /// The estimate of the oversleep rises by this time after a sleep that ended later than estimated.
 const UP: Duration = Duration::from_micros(9);
-/// The estimate falls by this after any other sleep: a ninth of [`UP`], so that nine of ten sleeps end within the
-/// estimate.
+/// The estimate falls by this time after a sleep that did not end later than estimated: a ninth of [`UP`], so that nine
+/// of ten sleeps end within the estimate.
 const DOWN: Duration = Duration::from_micros(1);
-/// The longest time to stay awake for one packet. A longer delay means that the machine is busy, not that it wakes
-/// slowly, and staying awake would take time from other programs.
+/// Upper bound of the estimate, and so of the busy-waiting for one packet. If sleeps end even later, the machine is
+/// busy, and busy-waiting would only take time from other programs.
 const MOST: Duration = Duration::from_micros(150);
 
 impl Oversleep {
-    /// Starts with an estimate of zero. With one processor the estimate stays zero, because staying awake would keep
-    /// the processor from the programs at the ends.
+    /// Starts with an estimate of zero. With one processor the estimate stays zero, because busy-waiting would keep the
+    /// programs at the ends of the link from running.
     pub fn new(processors: usize) -> Self {
         let most = if processors > 1 { MOST } else { Duration::ZERO };
         Self { estimate: Duration::ZERO, most }

@@ -1,6 +1,6 @@
 //! Packets of a TUN device: an offload header (virtio 1.2, 5.1.6), then the IP packet. A TCP packet may have many
-//! segments, which become separate packets here: each is lost, delayed and changed separately. Segments that stay
-//! together are delivered as one.
+//! segments, which become separate packets here: each is lost, delayed and changed separately. Segments that arrive at
+//! nearly the same time are delivered as one packet again.
 
 use std::{ops::Range, sync::Arc};
 

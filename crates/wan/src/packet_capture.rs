@@ -26,9 +26,10 @@ struct CapturedPacket {
     begin: Vec<u8>,
 }
 
-/// Maximum number of records that wait for the disk: 1 MiB with `SNAP`, and 50 ms of packets at 1 Gbit/s.
+/// Maximum number of records that wait for the disk. They take 1 MiB of memory (`SNAP` bytes each), and are as many as
+/// packets pass in 50 ms at 1 Gbit/s.
 const WAITING: usize = 4096;
-/// Bytes kept of a packet: IP and TCP headers with all options, and an iSCSI header.
+/// Maximum number of bytes of a packet that are captured: IP and TCP headers with all options, and an iSCSI header.
 const SNAP: usize = 256;
 /// Maximum time for which a captured packet stays in a buffer before it is written to the file.
 const FLUSH: Duration = Duration::from_secs(1);
@@ -80,7 +81,8 @@ impl Drop for Capture {
     }
 }
 
-/// Writes records until the sender is dropped. Ends at an error; later records count as missing.
+/// Writes the records that it receives to the file, until the sender of the records is dropped. After an error no more
+/// records are written; these count as missing.
 fn write_all(
     records: &Receiver<CapturedPacket>,
     mut file: BufWriter<File>,

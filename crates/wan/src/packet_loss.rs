@@ -2,8 +2,8 @@
 
 use crate::{BurstLossModel, PacketLossModel, random_stream::RandomStream};
 
-/// Decides for each packet whether it is lost. The process takes two random numbers for each packet, whatever
-/// the settings: so the loss of packet n depends on the seed and the present settings, but not on former
+/// Decides for each packet whether it is lost. For each packet, the process draws two random numbers, whatever the
+/// settings are. Therefore the loss of packet n depends on the seed and the present settings, but not on former
 /// settings.
 #[derive(Clone, Debug)]
 pub(crate) struct LossProcess {

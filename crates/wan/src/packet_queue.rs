@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// The packets in the queue and on the wire, with the times at which they leave. A packet's time is known
-/// when it arrives, so no event is needed when it leaves.
+/// The packets in the queue and on the wire, with the times at which they leave. The time at which a packet leaves is
+/// computed when it arrives, so no timer is needed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PacketQueue {
     /// The time at which each packet leaves the sender, and its length on the wire, in order. At most
@@ -104,7 +104,8 @@ mod tests {
         let now = Instant::now();
         let mut queue = PacketQueue::default();
         assert_eq!(queue.offer(now, 4000, RATE, LIMITS), Some(now + 4 * MS));
-        // The packet that already waits keeps its old departure; only the new packet uses the new rate.
+        // After a change of the rate, the packet that already waits leaves at the time that was computed before; only
+        // the new packet uses the new rate.
         assert_eq!(queue.offer(now, 1000, 10 * RATE, LIMITS), Some(now + 4 * MS + MS / 10));
         assert_eq!(queue.offer(now, 1, 10 * RATE, LIMITS), None);
     }

@@ -2,9 +2,9 @@
 
 use sim::Rng;
 
-/// A stream of random numbers. Each random feature of a link has its own stream, and takes the same number of
-/// values for every packet. Therefore the effect of one setting on packet n of a run does not depend on the
-/// other settings.
+/// A stream of random numbers. Each random feature of a link has its own stream, and takes the same number of values
+/// for every packet. Therefore, for example, the loss of packet n of a run does not change if the setting of the jitter
+/// changes.
 #[derive(Clone, Debug)]
 pub(crate) struct RandomStream(Rng);
 

@@ -74,8 +74,8 @@ impl Default for DirectionSettings {
             rate: None,
             // 2 ms at 1 Gbit/s: a small switch.
             queue_bytes: 256 << 10,
-            // This limit is reached before `queue_bytes` only with packets below 27 bytes, so by default the
-            // limit in bytes applies.
+            // Only packets shorter than 27 bytes would reach this limit before `queue_bytes`, so by default the limit
+            // in bytes applies.
             queue_packets: 10_000,
             // Ethernet: preamble 8, header 14, check sequence 4, gap 12 (IEEE 802.3).
             overhead: 38,

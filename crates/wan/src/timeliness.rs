@@ -26,22 +26,22 @@ pub struct Lateness {
     pub max_us: f64,
 }
 
-/// A run counts as disturbed if the median lateness of its packets exceeds this number of microseconds.
+/// A run is in doubt (tainted) if the median lateness of its packets exceeds this number of microseconds.
 const LATE_MEDIAN_US: f64 = 100.0;
-/// A run counts as disturbed if the 99th percentile of the lateness exceeds this number of microseconds.
+/// A run is in doubt (tainted) if the 99th percentile of the lateness exceeds this number of microseconds.
 const LATE_P99_US: f64 = 1000.0;
-/// A run is tainted if the host takes a larger share of the processors' time (steal time). Above
-/// it, gaps of 5 to 50 ms were seen.
+/// A run is in doubt (tainted) if the hypervisor takes a larger share of the processors' time than this (steal time).
+/// With larger shares, the emulator was seen to stop for 5 to 50 ms.
 const STOLEN: f64 = 0.01;
-/// Upper bound of the histogram of the lateness: no packet is later than its longest time in
-/// flight.
+/// Upper bound of the histogram of the lateness: the longest time that a packet can be in flight, since delay and
+/// jitter are at most 10 s each.
 const LATEST: Duration = Duration::from_secs(20);
 
 impl Timeliness {
     /// Begins a measurement. `no_room` is the number of packets dropped for lack of memory before
     /// it.
     pub fn since(no_room: u64) -> Self {
-        // Two significant digits: an accuracy of one per cent is enough, and takes 20 KiB.
+        // Two significant digits: an accuracy of one per cent is enough, and the histogram then takes 20 KiB.
         let late = Histogram::new_with_bounds(1, LATEST.as_nanos() as u64, 2)
             .expect("bounds that a histogram can have");
         Self { late, begun: Ticks::now(), no_room }

@@ -25,7 +25,7 @@ use wan::{
 };
 
 const MS: Duration = Duration::from_millis(1);
-/// Time limit of one step of a test. The slowest step takes a small part of it.
+/// Time limit of one step of a test. Without a fault, even the slowest step takes a small part of this time.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Returns the options of a link with a unique name. Prints a message and returns `None` if links are not
@@ -70,9 +70,9 @@ fn udp(end: WanLinkEnd) -> UdpSocket {
     socket
 }
 
-/// Returns the round trip times of packets, shortest first. The kernel answers them at the far end, and the
-/// program at the near end has a high priority and polls. Thus the times are those of the link, without the
-/// wake-up of programs on a busy machine.
+/// Returns the round trip times of packets, shortest first. At the far end the kernel answers the packets; at the near
+/// end this test polls the socket with a high priority. Therefore the times do not include the wake-up of a program on
+/// a busy machine.
 fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let one = move |number| {
@@ -87,7 +87,8 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
         thread::sleep((2 * delay).saturating_sub(MS));
         loop {
             let mut answer = [0; 100];
-            // Compare the bytes after the IP header, because answers to other requests may arrive as well.
+            // Compare the answer's bytes after the IP header with the request, because answers to other requests may
+            // arrive as well.
             match recv(&socket, &mut answer[..], RecvFlags::empty()) {
                 Ok(_) if answer[20] == 0 && answer[26] == number => return begun.elapsed(),
                 Ok(_) | Err(Errno::AGAIN) => assert!(begun.elapsed() < LIMIT),
@@ -112,7 +113,8 @@ fn round_trips(link: &str, delay: Duration, count: u8) -> Vec<Duration> {
 fn the_delay_is_within_100_us_of_the_configured_delay() {
     let Some(options) = options(DirectionSettings::default()) else { return };
     let mut link = Link::open(&options).unwrap();
-    // Repeat a missed measurement: other processes may disturb one, but hardly three in a row.
+    // Repeat a measurement whose times are too long: other processes may disturb one measurement, but hardly three in a
+    // row.
     let mut misses = Vec::new();
     for _ in 0..3 {
         misses.clear();
@@ -148,7 +150,7 @@ fn the_delay_is_met_at_all_distances_of_the_papers() {
             let times = round_trips(&options.name, delay, count);
             let at = |part: usize| times[times.len() * part / 100];
             println!("delay {delay:?}: there and back {:?}, 99 % {:?}", at(50), at(99));
-            // For each of the two directions: the median within 100 us, and 99 of 100 within 1 ms.
+            // Each of the two directions may be late by 100 us in the median, and by 1 ms in 99 of 100 cases.
             times[0] >= 2 * delay && at(50) <= 2 * delay + MS / 5 && at(99) <= 2 * delay + 2 * MS
         });
         assert!(is_met, "delay {delay:?}: {:?}", link.report().unwrap());
@@ -219,8 +221,8 @@ fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
                 for number in first..first + AT_ONCE {
                     socket.send_to(&number.to_be_bytes(), far).expect("sent");
                 }
-                // The socket buffer has room for this many packets. Send the next ones after these have
-                // arrived.
+                // Send only as many packets at a time as the receiver's socket buffer has room for, and the next ones
+                // when these have arrived.
                 loop {
                     let counters = link.report().unwrap().near_to_far.counters;
                     let came = u64::from(received.load(Ordering::Relaxed));
@@ -233,7 +235,7 @@ fn arrivals(options: &LinkOptions, packets: u32) -> Vec<u32> {
                     thread::sleep(MS / 4);
                 }
             }
-            // This number ends the receiver. Send it several times, since some packets may be lost.
+            // The receiver ends when it gets this number. Send the number several times, since packets may be lost.
             (0..20).for_each(|_| drop(socket.send_to(&u32::MAX.to_be_bytes(), far)));
         });
         receiver.join().unwrap()
@@ -291,7 +293,7 @@ fn tcp_transfers_its_data_correctly_in_spite_of_all_packet_faults() {
         link.change([both, DirectionSettings { mtu, ..DirectionSettings::default() }]).unwrap();
         transfer(&options.name, address, 2 << 20);
     }
-    // IPv6 is not possible with this MTU, and the address would not be restored later.
+    // With this MTU the kernel would remove the IPv6 address from the device, and would not restore it later.
     let short = DirectionSettings { mtu: 1200, ..DirectionSettings::default() };
     assert!(matches!(link.change([short.clone(), short]), Err(Error::Settings(_))));
     transfer(&options.name, WanLinkEnd::Far.address6(), 1 << 20);
