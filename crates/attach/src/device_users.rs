@@ -78,8 +78,8 @@ pub fn users(number: u32) -> Vec<DeviceUser> {
     found
 }
 
-/// Returns true if mounts of `/dev/loopN` by this process cannot be seen in the session from which it was started,
-/// because this process has a mount namespace of its own. Returns false if that cannot be determined.
+/// Returns true if a mount of `/dev/loopN` by this process is invisible in the login session from which the process was
+/// started, because this process has a mount namespace of its own. Returns false if that cannot be determined.
 #[must_use]
 pub fn is_hidden(number: u32) -> bool {
     let devices = devices(number);
@@ -98,7 +98,7 @@ pub fn busy_with(mount: &Path) -> Vec<DeviceUser> {
     found
 }
 
-/// A loop device on a file of this program that may be left from an earlier process.
+/// A loop device on a file that a process of this program serves, or served before it ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Leftover {
     /// The N in the device name `/dev/loopN`.
@@ -125,13 +125,14 @@ pub fn leftovers(volume: &str) -> Vec<Leftover> {
         number,
         mounts: mounts(&devices(number)),
         process,
-        // `is_running` cannot see a process in another container, so ask the kernel as well whether the file is served.
+        // `is_running` cannot see a process in another container. Therefore also ask the kernel whether a process still
+        // serves the file.
         is_alive: process.is_running() || LoopDevice { number }.is_served(),
     });
     found.collect()
 }
 
-/// Returns the name of the file below `/dev/loopN` if it is a file of this program.
+/// Returns the name of the file on which `/dev/loopN` is set up, if a process of this program made the file.
 #[must_use]
 pub fn backing(number: u32) -> Option<FileName> {
     let file = format!("/sys/block/loop{number}/loop/backing_file");

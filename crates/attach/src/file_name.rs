@@ -1,5 +1,5 @@
-//! The name of the file below a loop device: it names the volume and the process that serves it. After a process was
-//! killed, this name is the only trace of the process.
+//! The name of the file on which a loop device is set up. The name contains the volume and the process that serves the
+//! file. After a process was killed, this name is the only trace of the process.
 
 use std::fmt;
 

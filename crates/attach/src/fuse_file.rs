@@ -1,7 +1,7 @@
 //! A FUSE file system with one file, whose content is that of a volume.
 //!
-//! The data of a request is copied out of the read buffer before the next request is read into it. Only the call of the
-//! volume uses the copy, until the call ends. Requests may be answered in any order.
+//! The data of a request is copied out of the read buffer before the next request is read into it. Only the call that
+//! passes the data to the volume uses this copy. Requests may be answered in any order.
 
 use std::{
     ffi::OsStr,
@@ -40,8 +40,8 @@ pub struct ServedFileOptions {
     pub patience: Duration,
 }
 
-/// An open file over a volume. The file is served as long as any descriptor of it is open, for example that
-/// of a loop device.
+/// An open file whose content is that of a volume. This process serves the file as long as any descriptor of it is
+/// open, for example that of a loop device.
 pub struct VolumeFile {
     file: File,
     requests: Arc<Requests>,
@@ -98,7 +98,8 @@ impl VolumeFile {
     }
 }
 
-/// The server of a file that other descriptors keep open, such as that of a loop device.
+/// Serves a file that another descriptor keeps open, such as that of a loop device. The descriptor of [`VolumeFile`] is
+/// closed.
 pub struct ServedFile {
     requests: Arc<Requests>,
     /// Receives the result once the file is no longer served.
@@ -106,7 +107,7 @@ pub struct ServedFile {
 }
 
 impl ServedFile {
-    /// Waits until all descriptors of the file are closed, or the kernel has cut the connection.
+    /// Waits until all descriptors of the file are closed, or the kernel has ended the FUSE connection.
     pub async fn ended(&mut self) {
         let Some(ended) = &mut self.ended else { return };
         let how = ended.await;
@@ -121,8 +122,9 @@ impl ServedFile {
         }
     }
 
-    /// Returns the changes that failed since the file was opened; `None` if there are none. Failed changes
-    /// are not on the volume, even if later write-backs succeed.
+    /// Returns the number of writes and discards that have failed since the file was opened, and the time of the first
+    /// one; `None` if none has failed. The data of a failed write is not on the volume, even if later write-backs
+    /// succeed.
     #[must_use]
     pub fn lost(&self) -> Option<LostWrites> {
         self.requests.lost()
@@ -204,7 +206,7 @@ impl OneFile {
 
 impl Filesystem for OneFile {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The capabilities are about speed only, so a kernel that lacks some of them is served, too.
+        // Ignore an error: these capabilities only make the file faster, and a kernel may lack some of them.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.set_max_write(REQUEST_BYTES);
         let _ = config.set_max_background(SIDE_BY_SIDE);
@@ -232,8 +234,8 @@ impl Filesystem for OneFile {
         if inode != FILE {
             return reply.error(Errno::EISDIR);
         }
-        // Bypass the page cache: the loop device and its users have pages of their own. Pages of the file
-        // would still answer reads after this process has ended.
+        // Bypass the page cache: the loop device and its users have pages of their own. If the file had pages in the
+        // cache, too, reads would still succeed after this process has ended.
         let pages = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         reply.opened(FileHandle(0), pages | FopenFlags::FOPEN_NOFLUSH);
     }

@@ -1,5 +1,5 @@
-//! Converts the calls on a file to calls on a volume: makes them whole blocks, limits the number at a time,
-//! and repeats them while the volume is busy.
+//! Converts the calls on a file to calls on a volume: rounds each call to whole blocks, limits the number of concurrent
+//! calls, and repeats a call while the volume is busy.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,8 @@ pub(crate) const SIDE_BY_SIDE: u16 = 128;
 /// (`fs.fuse.max_pages_limit`, 256 pages), and one burst of the initiator.
 pub(crate) const REQUEST_BYTES: u32 = 1 << 20;
 
-/// Pause before a busy volume is called again. A full log has room again after a destage round.
+/// Pause before a busy volume is called again. A volume is busy, for example, while its log is full; the log has room
+/// again after a destage round.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Requests {
@@ -46,7 +47,8 @@ impl Requests {
         Arc::new(Self { volume, patience, places, failing, losses: Losses::default() })
     }
 
-    /// Returns the number of changes that have failed, and the time of the first one; `None` if none has failed.
+    /// Returns the number of writes and discards that have failed, and the time of the first one; `None` if none has
+    /// failed.
     pub(crate) fn lost(&self) -> Option<LostWrites> {
         self.losses.lost()
     }
@@ -87,8 +89,9 @@ impl Requests {
         self.call("flush", || self.volume.flush()).await
     }
 
-    /// Frees the space of whole blocks, which then read as zeros. Refused if the volume is not thin: there a
-    /// discard would only write zeros, and a tool that makes a file system discards the whole device.
+    /// Frees the space of whole blocks, which then read as zeros. Fails if the volume is not thin (does not allocate
+    /// space on demand). On such a volume a discard would write zeros, and a tool that makes a file system would thus
+    /// write zeros to the whole device.
     pub(crate) async fn discard(&self, offset: u64, length: u64) -> Result<(), FuseErrno> {
         if !self.geometry().thin {
             return Err(libc::EOPNOTSUPP);
@@ -194,14 +197,13 @@ impl Requests {
     }
 }
 
-/// The kinds of calls that fail at present, each with the time of its last failure. There are four kinds.
+/// The kinds of calls (there are four) that fail at present, each with the time of its last failure.
 #[derive(Default)]
 struct Failing(Vec<(&'static str, Instant)>);
 
 impl Failing {
-    /// Notes the result of a call. Returns true if its kind of call begins to fail or works again. A success
-    /// counts only if no call of the kind has failed for [`QUIET`]: a volume may fail for some of its blocks
-    /// only.
+    /// Notes the result of a call. Returns true if this kind of call has just begun to fail, or works again. A success
+    /// counts only if no call of the kind has failed for [`QUIET`]: a volume may fail for some of its blocks only.
     fn turn(&mut self, what: &'static str, is_done: bool, now: Instant) -> bool {
         let at = self.0.iter().position(|(failing, _)| *failing == what);
         match (at, is_done) {
@@ -229,7 +231,8 @@ impl Failing {
 /// writes dirty pages every 5 s and repeats failed writes.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Bytes of one discard: 2 GiB, which is whole blocks of every size, and fewer than 2^32 of them.
+/// Maximum number of bytes of one discard: 2 GiB. The number is a multiple of every block size, and the number of
+/// blocks is below 2^32.
 const MOST_DISCARDED: u64 = 2 << 30;
 
 fn errno(error: &Error) -> FuseErrno {

@@ -58,7 +58,6 @@ impl Stat {
         let (_, fields) = line.rsplit_once(')')?;
         let mut fields = fields.split_ascii_whitespace();
         let has_ended = matches!(fields.next()?, "Z" | "X" | "x");
-        // The state is field 3 of the line, and the start time is field 22.
         Some(Self { has_ended, started: fields.nth(18)?.parse().ok()? })
     }
 }

@@ -28,8 +28,8 @@ pub struct LoopOptions {
 /// A loop device that was set up. The device exists until it is cleared, even if the process ends: then all
 /// of its I/O fails.
 ///
-/// This type keeps no descriptor of the device open. When the last descriptor is closed, the kernel writes
-/// back its data for the device. If that were a descriptor of ours, a killed process would wait for requests
+/// This type keeps no descriptor of the device open. When the last descriptor is closed, the kernel writes back its
+/// data for the device. If this process held the last descriptor and were killed, it would have to wait for requests
 /// that only it could serve.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LoopDevice {
@@ -139,8 +139,8 @@ impl LoopDevice {
         apart(None, || self.sync(&self.open(false)?))
     }
 
-    /// Writes back all data, and clears the device unless it is mounted or another device is built on it.
-    /// Other processes that have the device open keep it until they close it. Blocks.
+    /// Writes back all data, and clears the device unless it is mounted or another device is built on it. If other
+    /// processes have the device open, the kernel clears it when they have closed it. Blocks.
     ///
     /// # Errors
     /// [`AttachStep::LoopDevice`] with `EBUSY` if the device is used; [`AttachStep::LoopFlush`] if the volume
@@ -164,19 +164,19 @@ impl LoopDevice {
         apart(None, || self.let_go(&self.open(false)?))
     }
 
-    /// Returns false only if the kernel reports that the file below is no longer served. Does not call the
-    /// volume.
+    /// Returns false only if the kernel reports that no process serves the file on which the device is set up. Does not
+    /// call the volume.
     #[must_use]
     pub fn is_served(self) -> bool {
         let (tell, told) = mpsc::channel();
-        // A stopped process does not answer, and the calling thread would hang. Therefore ask on another
-        // thread, whose result may come too late.
+        // Ask on another thread: if the serving process is stopped (SIGSTOP), it does not answer, and the asking thread
+        // hangs. An answer that comes too late is ignored.
         thread::spawn(move || tell.send(self.file_answers()));
         told.recv_timeout(PATIENCE).unwrap_or(true)
     }
 
-    /// Returns true if the file below is served. The kernel asks for the attributes of the file, and the
-    /// serving process answers without calling the volume.
+    /// Returns true if a process serves the file on which the device is set up. The kernel asks for the attributes of
+    /// the file, and the serving process answers without calling the volume.
     fn file_answers(self) -> bool {
         let Ok(device) = self.open(false) else { return true };
         let mut info = LoopInfo64::default();
@@ -187,8 +187,8 @@ impl LoopDevice {
         told >= 0 || !matches!(error, Some(libc::ENOTCONN | libc::ENXIO))
     }
 
-    /// Makes the kernel write its dirty pages of the device, so that an error of the volume is reported
-    /// before the device is cleared. This does not check that the volume then has the data on stable storage.
+    /// Makes the kernel write its dirty pages of the device, so that an error of the volume is reported before the
+    /// device is cleared. The data need not be on stable storage afterwards.
     fn sync(self, device: &File) -> Result<(), Error> {
         device.sync_all().map_err(|error| AttachStep::LoopFlush(self.number).failed(error))
     }
@@ -238,8 +238,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum number of attempts to set up a device if another process takes the free device first.
 const ATTEMPTS: u32 = 16;
 
-/// Read-ahead for sequential readers in sectors: two requests of maximum length, so that one is in flight
-/// while the other is used.
+/// Read-ahead for sequential readers in sectors: two requests of maximum length, so that one request is in flight while
+/// the reader uses the data of the other.
 const READ_AHEAD_SECTORS: libc::c_ulong = 2 * (REQUEST_BYTES as libc::c_ulong) / 512;
 
 // Constants from linux/loop.h and linux/fs.h.

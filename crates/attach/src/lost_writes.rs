@@ -1,5 +1,5 @@
-//! Counts writes that have failed. The kernel drops the pages of such a write and reports the failure once.
-//! With this count, later callers learn that not all data is on the volume.
+//! Counts writes that have failed. The kernel reports the failure of a write once and drops its data. This count
+//! remains, so that everyone who asks later learns that not all data is on the volume.
 
 use std::{
     sync::{
@@ -20,13 +20,14 @@ pub struct LostWrites {
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
     writes: AtomicU64,
-    /// Time of the first failure. It is set before the failure is counted, so a reader that sees a count finds it.
+    /// Time of the first failure. The time is set before the failure is counted, so that a reader that sees a count
+    /// above zero finds the time.
     first: OnceLock<SystemTime>,
 }
 
 impl Losses {
-    /// Counts a failure. Call this before the kernel gets the error: a caller that has seen the error must
-    /// find it counted.
+    /// Counts a failure. Call this before the kernel gets the error: a program that has seen the error must find it in
+    /// the count.
     pub(crate) fn note(&self) {
         self.first.get_or_init(SystemTime::now);
         self.writes.fetch_add(1, Ordering::Release);

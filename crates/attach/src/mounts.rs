@@ -11,8 +11,8 @@ pub(crate) struct MountLine {
     /// Number of the mounted device, as `MAJOR:MINOR`.
     pub(crate) device: String,
     pub(crate) place: PathBuf,
-    /// The path or name that was mounted. Needed in comparisons because some file systems use device numbers
-    /// of their own.
+    /// The path or name that was mounted. Comparisons use this path in addition to the device number, because some file
+    /// systems use device numbers of their own.
     pub(crate) source: PathBuf,
     /// The peer group of the mount. A mount or unmount below one member takes effect below all members.
     shared: Option<u32>,
@@ -58,8 +58,8 @@ fn unescape(field: &str) -> String {
         .fold(field.to_owned(), |field, (code, text)| field.replace(code, text))
 }
 
-/// Returns the mounts that the session which started this process sees, if its mount namespace is another one
-/// than that of this process.
+/// Returns the mounts that the login session sees from which this process was started (its outermost ancestor). Returns
+/// `None` if that session has the mount namespace of this process, or cannot be found.
 pub(crate) fn of_session_elsewhere() -> Option<Vec<MountLine>> {
     let namespace = |id: u32| fs::read_link(format!("/proc/{id}/ns/mnt")).ok();
     let this = std::process::id();
@@ -80,9 +80,9 @@ fn parent(id: u32) -> Option<u32> {
     text.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
-/// Returns the mounts in other mount namespaces that `is_meant` accepts and that stay when the mounts `here`
-/// are unmounted, each with the number of a process that sees it. Namespaces without a process that we can
-/// see are left out.
+/// Looks for mounts in other mount namespaces that `is_meant` accepts. Returns those that remain when the mounts `here`
+/// of this namespace are unmounted, each with the id of a process that sees the mount. Namespaces without a process
+/// that we can see are left out.
 pub(crate) fn elsewhere(
     here: &[MountLine],
     is_meant: impl Fn(&MountLine) -> bool,
@@ -162,7 +162,7 @@ mod tests {
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();
         assert_eq!(followed(&here, &all), BTreeSet::from([1, 2]));
         assert!(followed(&[line("")], &all).is_empty());
-        // All of these mounts receive the unmounts of group 1, directly or through another group.
+        // An unmount in peer group 1 also takes effect on each of these mounts, directly or through another group.
         let copies = [line("shared:3 master:2 "), line("shared:2 master:1 "), line("master:3 ")];
         let all: Vec<&MountLine> = here.iter().chain(&copies).collect();
         assert_eq!(followed(&here, &all), BTreeSet::from([1, 2, 3]));

@@ -1,17 +1,17 @@
 //! Calls on the device that this process itself serves.
 //!
-//! A thread that waits for such a device cannot be killed before its request is served. If the process is
-//! killed meanwhile, no process serves the device. The kernel notices this when `/dev/fuse` is closed, which
-//! happens when no thread uses the process's table of open files any more. Therefore a thread that waits for
-//! the device has a table of its own, without `/dev/fuse`: then the rest of the process can end, and the wait
-//! ends with an I/O error.
+//! A thread that waits for such a device cannot be killed before its request is served. If the process is killed
+//! meanwhile, no process serves the request, and the thread would wait forever. The kernel ends the request only when
+//! `/dev/fuse` is closed, and the descriptor stays open as long as any thread uses the process's table of open files.
+//! Therefore a thread that waits for the device gets a table of its own, without `/dev/fuse`: when the other threads
+//! have ended, `/dev/fuse` is closed, and the wait ends with an I/O error.
 
 use std::{io, os::fd::RawFd, thread};
 
 use crate::{AttachStep, Error};
 
-/// Runs `work` on a thread of its own, in which only the standard files and `keep` are open. `work` must open
-/// all other files itself, and close them.
+/// Runs `work` on a thread of its own, in which only the standard files and `keep` are open. `work` must open all other
+/// files that it needs itself.
 pub(crate) fn apart<T: Send>(
     keep: Option<RawFd>,
     work: impl FnOnce() -> Result<T, Error> + Send,
@@ -34,8 +34,8 @@ fn leave(keep: Option<RawFd>) -> io::Result<()> {
     };
     for range in ranges.into_iter().filter(|range| !range.is_empty() && *range.start() >= 3) {
         let (first, last) = (*range.start(), *range.end());
-        // SAFETY: the table is unshared before anything in it is closed, and `work` uses no
-        // descriptor of the process but `keep`.
+        // SAFETY: the table is unshared before anything in it is closed, and of the process's descriptors `work` uses
+        // only `keep`.
         let done =
             unsafe { libc::syscall(libc::SYS_close_range, first, last, CLOSE_RANGE_UNSHARE) };
         if done < 0 {

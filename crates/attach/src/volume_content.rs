@@ -14,8 +14,8 @@ pub enum VolumeContent {
 /// Recognizes the content of a volume by its first and last bytes. `first` should reach beyond the offsets of
 /// the table (0x10048 bytes), or to the end of a smaller volume.
 ///
-/// The magic numbers are those of libblkid. The order of the table decides if several match. The file system
-/// that a kernel would mount comes last, because the tools that make file systems wipe the magic numbers of
+/// The magic numbers are those of libblkid. If several entries of the table match, the first one decides. The file
+/// system that a kernel would mount comes last, because the tools that make file systems wipe the magic numbers of
 /// earlier content.
 #[must_use]
 pub fn content(first: &[u8], last: &[u8]) -> VolumeContent {

@@ -182,7 +182,8 @@ async fn discards_are_accepted_if_the_volume_is_thin() {
         volume.write(Lba(0), ones, Durability::Stable).await.expect("written");
         let name = format!("test{}thin{thin}", std::process::id());
         let (device, served) = open(volume.clone(), &name, true).await;
-        // The range reads as zeros whether the volume is thin or not; the kernel only uses different requests.
+        // After the zeroing, the range must read as zeros on a thin volume and on another one. The kernel uses
+        // different requests for the two.
         spawn_blocking(move || {
             let range =
                 rustix::fs::FallocateFlags::ZERO_RANGE | rustix::fs::FallocateFlags::KEEP_SIZE;
