@@ -2,8 +2,8 @@
 //! reorder or replay its frames. The channel does not encrypt: names and addresses can be read on the way.
 //!
 //! Each end sends a hello with 32 random bytes. The key of the channel is HMAC-SHA-256(secret, label, both random
-//! values); every frame ends with HMAC-SHA-256(key, end, number, length, payload). There is no other authentication:
-//! a peer that cannot make a frame gets no answer.
+//! values); every frame ends with HMAC-SHA-256(key, end, number, length, payload). The hellos are not authenticated
+//! themselves: a peer without the secret cannot make a valid frame, and gets no answer.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -11,8 +11,9 @@ use zeroize::Zeroizing;
 
 /// Maximum payload of a frame in bytes. The longest record fits into it together with the stamps of all nodes.
 pub const FRAME_BYTES: usize = 1 << 20;
-/// Maximum payload of the first frame that the accepting end receives, which carries the stamps of all nodes. The other
-/// end has not proved yet that it has the secret, so a stranger cannot make us hold more than this.
+/// Maximum payload of the first frame that the accepting end receives, which carries the stamps of all nodes. At that
+/// time the other end has not yet proved that it has the secret. With this limit, a stranger cannot make a node
+/// allocate more memory.
 pub const FIRST_BYTES: usize = 64 << 10;
 /// Length in bytes of the random value in a hello.
 pub const NONCE_BYTES: usize = 32;
@@ -118,8 +119,8 @@ impl Channel {
     pub fn rest(&self, length: [u8; LENGTH_BYTES]) -> Result<usize, ChannelError> {
         let most = if self.received == 0 { FIRST_BYTES } else { FRAME_BYTES };
         let is_caller = self.end == ChannelEnd::Caller;
-        // The caller accepts long frames from the start: it has chosen its peer, and the first response already
-        // contains records.
+        // The caller accepts long frames from the start: this end has chosen its peer itself, and the first response
+        // already contains records.
         let most = if is_caller { FRAME_BYTES } else { most };
         match u32::from_be_bytes(length) as usize {
             length if length <= most => Ok(length + TAG_BYTES),

@@ -25,7 +25,8 @@ pub enum NamesRequest {
         instance: u64,
         known: Vec<NodeRecordStamp>,
     },
-    /// The second request. It carries records that the other node lacks, and is left out if there are none.
+    /// The second request. This request carries the records that the other node lacks, and is not sent if there are
+    /// none.
     Tell { told: Vec<RelayedNodeRecord> },
 }
 
@@ -56,7 +57,7 @@ pub struct RelayedNodeRecord {
     twins_ms: Option<u64>,
 }
 
-/// Maximum length of the records in one message, in bytes of JSON. The rest of a frame is for stamps.
+/// Maximum length of the records in one message, in bytes of JSON. The remaining bytes of a frame are for the stamps.
 const NEWS_BYTES: usize = FRAME_BYTES - FIRST_BYTES;
 
 /// Returns the first request of an exchange.
@@ -108,8 +109,8 @@ fn news(table: &NamesTable, known: &[NodeRecordStamp], now: Instant) -> Vec<Rela
     told.collect()
 }
 
-/// Accepts all records for which there is room. Records without room are skipped, because later ones may be
-/// of nodes that are already known.
+/// Accepts each record for which the table has room. After a record without room, continues with the next one, because
+/// it may be of a node that is already in the table and need no more room.
 fn take(
     table: &mut NamesTable,
     told: Vec<RelayedNodeRecord>,

@@ -19,19 +19,19 @@ const MOST_NODES: usize = 256;
 /// Maximum number of volumes of all other nodes together. If every field has its maximum length, the table takes 22
 /// MB.
 const MOST_VOLUMES_IN_ALL: usize = 8192;
-/// The largest number by which a stamp from another node may exceed our own version. After a restart from an older
-/// copy of our state, our version is behind by one for each change since; this allows for one change per millisecond
-/// during seven weeks.
+/// Another node may have a stamp of our own record with a higher version than ours, after our state was restored from
+/// an older copy. A stamp that is ahead by more than this number is refused. The number allows for one change per
+/// millisecond during seven weeks since the copy was made.
 const MOST_FORGOTTEN: u64 = 1 << 32;
-/// Highest version to which stamps from other nodes can raise our own record. As many version numbers remain for our
-/// own changes.
+/// Highest version to which stamps from other nodes can raise our own record. The other half of the version numbers
+/// remains for our own changes.
 const MOST_BELIEVED: u64 = MOST_COUNT / 2;
 
 #[derive(Debug)]
 pub struct NamesTable {
     own: NodeRecord,
-    /// True once our own record is complete. Before that it is not sent, because it would say that we have no
-    /// volumes.
+    /// True once our own record is complete. Before that, the record is not sent to other nodes, because they would
+    /// conclude that this node has no volumes.
     has_told: bool,
     others: BTreeMap<Gln, PeerNode>,
     times: NodeExpiryTimes,
@@ -122,9 +122,9 @@ impl NamesTable {
         Ok(())
     }
 
-    /// Handles a newer stamp of our own record that another node has. The first time, our state was restored
-    /// from an older copy, and our record has to become newer than the lost one. If it happens again, a
-    /// second process uses our number. The version is bounded, so that no node can use up all numbers.
+    /// Handles a newer stamp of our own record that another node has. The first time, the reason is that our state was
+    /// restored from an older copy; our record then gets a higher version than the lost one. If it happens again, a
+    /// second process uses our number (GLN). The version is bounded, so that no node can use up all numbers.
     fn answer(&mut self, newer: NodeRecordStamp, now: Instant) {
         if newer.version > MOST_BELIEVED.min(self.own.stamp.version + MOST_FORGOTTEN) {
             self.troubles.insert(NamingProblem::Forged, now);
@@ -156,7 +156,7 @@ impl NamesTable {
             .map(|(t, _)| *t)
     }
 
-    /// Returns the time since `at`; `None` if that is longer than a sign of life counts.
+    /// Returns the time since the sign of life at `at`; `None` if that was so long ago that it does not count any more.
     fn lately(&self, at: Instant, now: Instant) -> Option<Duration> {
         Some(now.saturating_duration_since(at)).filter(|age| *age < self.times.stale_after)
     }
@@ -183,8 +183,8 @@ impl NamesTable {
         self.nodes(now).skip(untold).filter(|one| !has(one.record.stamp)).take_while(fits).collect()
     }
 
-    /// Accepts a record whose owner gave its last sign of life `age` ago, if it is newer than ours and there is room
-    /// for it.
+    /// Accepts a record whose owner gave its last sign of life `age` ago, if the record is newer than the one in the
+    /// table and there is room for it.
     pub fn take(
         &mut self,
         record: NodeRecord,
@@ -216,7 +216,7 @@ impl NamesTable {
         Ok(())
     }
 
-    /// Checks that there is room for this record in place of the former record of its node.
+    /// Checks that the table has room for this record if it replaces the former record of the same node.
     fn has_room(
         &self,
         before: Option<&PeerNode>,
@@ -261,16 +261,16 @@ impl NamesTable {
         std::iter::once(own).chain(others.filter(move |one| one.age < times.forget_after))
     }
 
-    /// Returns the location and the generation of one of our units if another node has it with the same name,
-    /// target and LUN and a higher generation than ours: our copy is outdated then.
+    /// If another node announces one of our units (the same name, target and LUN) with a higher generation than ours,
+    /// our copy of the volume is outdated. Returns that node's location of the volume and its generation.
     #[must_use]
     pub fn moved_on(&self, ours: &NodeVolumeEntry, now: Instant) -> Option<(u64, VolumeLocation)> {
         volume_location::newer(self.nodes(now).skip(1), ours)
     }
 
-    /// Returns the location of a volume: the node with the highest generation. Among several, a node with
-    /// signs of life is preferred, since the volume may have been started elsewhere. If several nodes remain,
-    /// or two processes have the node's number, the result is ambiguous.
+    /// Returns the location of a volume: the node with the highest generation. If several nodes have this generation,
+    /// prefers one with signs of life, since the volume may have been started again at another node. If several nodes
+    /// remain, or two processes have the node's number, the result is ambiguous.
     pub fn resolve(&self, volume: &VolumeName, now: Instant) -> Result<VolumeLocation, Unresolved> {
         volume_location::resolve(self.nodes(now), volume)
     }
@@ -320,8 +320,8 @@ pub(crate) mod tests {
         assert_eq!(node_of(&table, "a", now).unwrap(), "node-3");
     }
 
-    /// A source node that still announces the volume may have been restored from a copy, or its newer record may not
-    /// have arrived yet.
+    /// After a move, the old node may still announce the volume: it may have been restored from a copy, or its newer
+    /// record has not arrived yet.
     #[test]
     fn a_volume_is_at_its_last_destination_even_if_that_node_is_silent() {
         let (mut table, start) = (table(1, &[]), Instant::now());

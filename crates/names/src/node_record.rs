@@ -11,8 +11,8 @@ use crate::gln::Gln;
 pub const MOST_VOLUMES: usize = 256;
 /// Maximum number of portals of a volume, and of naming addresses of a node: one for each network of a machine.
 pub const MOST_ADDRESSES: usize = 8;
-/// Upper bound of the counters. Below it they are exact in every JSON reader, and a change every microsecond takes a
-/// century to reach it.
+/// Upper bound of the counters in a record. Below it they are exact in every JSON reader, and a change every
+/// microsecond takes a century to reach it.
 pub const MOST_COUNT: u64 = 1 << 52;
 
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -53,7 +53,7 @@ pub struct NodeVolumeEntry {
 }
 
 /// Returns true for a volume that never moved. The field is then left out, so that nodes of older versions, which do
-/// not know moves, can read the record.
+/// not know this field, can read the record.
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(generation: &u64) -> bool {
     *generation == 0
@@ -162,8 +162,8 @@ pub struct VolumeName(String);
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct NodeName(String);
 
-/// A label: 1 to 64 of `a`-`z`, `0`-`9`, `.`, `-` and `_`, the first of them a letter or a digit. Labels are
-/// used in addresses, on command lines and in messages.
+/// Returns true if the text is a label: 1 to 64 of `a`-`z`, `0`-`9`, `.`, `-` and `_`, the first of them a letter or a
+/// digit. Labels are used in addresses, on command lines and in messages.
 fn is_label(text: &str) -> bool {
     let alone = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let known = |c: u8| alone(c) || b".-_".contains(&c);

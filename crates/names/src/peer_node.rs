@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use crate::node_record::{NodeRecord, NodeRecordStamp};
 
-/// Maximum number of earlier processes of one node that are remembered. A second process that announces itself with
-/// the node's number (GLN) is usually the process before the present one. If somebody has started several copies of
-/// the node, it is one of the last few processes.
+/// Maximum number of earlier processes of one node that are remembered. If two processes use one number (GLN), the
+/// second one is usually the process before the present one. Even if several copies of the node were started, it is one
+/// of the last few.
 const MOST_FORMER: usize = 8;
 
 #[derive(Debug)]
@@ -44,10 +44,9 @@ impl PeerNode {
         }
     }
 
-    /// Accepts a newer record. A record of another process normally means that the node was restarted: each
-    /// process continues the counters of the one before and replaces it. But if a former process sends
-    /// records again while the other one is alive, two processes use the number, which no restart can
-    /// explain.
+    /// Accepts a newer record. A record of another process normally means that the node was restarted: each process
+    /// continues the counters of the one before and replaces it. But if a former process sends records again while its
+    /// successor is alive, two processes use the node's number at the same time: no restart can explain that.
     pub fn renew(&mut self, record: NodeRecord, heard: Instant) {
         if record.instance != self.life.instance {
             let before = self.former.iter().position(|life| life.instance == record.instance);

@@ -36,14 +36,13 @@ pub struct ListedNode<'a> {
     pub age: Duration,
     /// True if `age` is longer than [`NodeExpiryTimes::stale_after`](crate::NodeExpiryTimes::stale_after).
     pub is_stale: bool,
-    /// The time since two processes with this GLN were last known to be alive; `None` if this was never seen, or too
-    /// long ago.
+    /// The time since two processes with this GLN were last known to be alive; `None` if that was never seen, or was
+    /// too long ago to count.
     pub twins: Option<Duration>,
 }
 
-/// Returns the location and the generation of a unit of ours if one of `others` has it with the same name,
-/// target and LUN and a higher generation than ours. If several nodes do, the one with the highest generation
-/// counts.
+/// Looks among `others` for nodes that have a unit of ours (the same name, target and LUN) with a higher generation
+/// than ours. Returns the location and the generation of the unit at the node with the highest one.
 pub(crate) fn newer<'a>(
     others: impl Iterator<Item = ListedNode<'a>>,
     ours: &NodeVolumeEntry,
@@ -58,9 +57,9 @@ pub(crate) fn newer<'a>(
     newest.map(|(record, entry)| (entry.generation, VolumeLocation::of(record, entry)))
 }
 
-/// Returns the location of a volume: the node with the highest generation. Among several, a node with signs
-/// of life is preferred, since the volume may have been started elsewhere. If several nodes remain, or two
-/// processes have the node's number, the result is ambiguous.
+/// Returns the location of a volume: the node with the highest generation. If several nodes have this generation,
+/// prefers one with signs of life, since the volume may have been started again at another node. If several nodes
+/// remain, or two processes have the node's number, the result is ambiguous.
 pub(crate) fn resolve<'a>(
     nodes: impl Iterator<Item = ListedNode<'a>>,
     volume: &VolumeName,
