@@ -16,7 +16,7 @@ use crate::{Error, RunningProgram, Said, ending, last_lines};
 /// Maximum number of bytes and lines from the end of the log that an error shows.
 const TAIL_BYTES: u64 = 2000;
 const TAIL_LINES: usize = 4;
-/// Interval at which a waiting function checks whether its caller has asked it to stop.
+/// Interval at which a function that waits checks whether its caller wants it to stop waiting.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A program whose standard output is kept and whose standard error goes to a file. Dropping it kills the program.
@@ -105,8 +105,8 @@ impl LoggedProgram {
         if status.success() { self.said() } else { Err(self.failed(&ending(status))) }
     }
 
-    /// Calls `look` until it returns a result. `look` itself takes some milliseconds, so the loop has no
-    /// pause.
+    /// Calls `look` again and again until it returns a result. The loop has no pause of its own, since `look` waits for
+    /// some milliseconds itself.
     fn wait<T>(
         &mut self,
         what: &'static str,
@@ -256,7 +256,7 @@ mod tests {
         let error = shell("exec sleep 100", folder.path()).line(short).unwrap_err();
         assert!(error.to_string().contains("was not ready"), "{error}");
         let deaf = shell("trap '' TERM; echo; exec sleep 100", folder.path());
-        // Wait for the first line, because the program ignores SIGTERM only from that line on.
+        // Wait for the first line: the program prints it when it has begun to ignore SIGTERM.
         let mut deaf = deaf;
         deaf.line(WaitLimit { limit: LONG, stop: &stop }).unwrap();
         assert!(matches!(deaf.end(Duration::from_millis(50)), Err(Error::Late { .. })));

@@ -18,10 +18,11 @@ use rustix::{
 
 use crate::reset_signals;
 
-/// Time for a killed program to end. The program ends at once unless it waits for storage that does not
-/// answer. A caller that is removing that storage must not wait for the program any longer.
+/// Time limit of the wait for the end of a killed program. A program ends at once, unless it waits for storage that
+/// does not answer. The limit is short, since the caller may be the one that has to remove this storage, and the
+/// program ends only then.
 const GONE: Duration = Duration::from_secs(5);
-/// Interval at which a wait checks the `stop` flag. People do not notice a delay of this length.
+/// Interval at which a wait checks the `stop` flag. A user does not notice a delay of this length.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A program that leads a process group. If it has not ended when this is dropped, it is killed with its
@@ -44,8 +45,8 @@ impl RunningProgram {
         let starter = std::process::id();
         let tie = move || {
             set_parent_process_death_signal(Some(when_we_die))?;
-            // If the thread that started this program has already ended, no signal was sent: so
-            // check the parent.
+            // If the thread that starts this program has already ended, the kernel sends no signal. Therefore check
+            // that the starting process is still the parent.
             let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
             if parent.is_some_and(|parent| parent.cast_unsigned() == starter) {
                 return Ok(());
@@ -139,7 +140,8 @@ impl RunningProgram {
     /// # Errors
     /// The error of the system.
     pub fn signal(&mut self, signal: Signal) -> io::Result<()> {
-        // Check this first: after the end of the program is known, another process may have its number.
+        // Check first that the program has not ended: once its end has been waited for, another process may have its
+        // id.
         if self.child.try_wait()?.is_none() {
             kill_process(self.pid(), signal)?;
         }

@@ -9,8 +9,8 @@ use std::{
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// The output of a program, in a file without a name that disappears when it is closed. A file is used and
-/// not a pipe, so that no thread has to read while the program runs, however much it prints.
+/// The output of a program, in a file without a name that disappears when it is closed. With a pipe, a thread would
+/// have to read while the program runs; into a file the program can print any amount.
 #[derive(Debug)]
 pub struct Said(File);
 
@@ -47,8 +47,7 @@ impl Said {
     pub fn text(&self) -> io::Result<String> {
         let length = self.0.metadata()?.len();
         let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
-        // Read with an explicit offset: the program writes at the offset of the file, which both
-        // share.
+        // Read at explicit offsets and do not move the file offset: it is shared with the program, which writes there.
         self.0.read_exact_at(&mut bytes, 0)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }

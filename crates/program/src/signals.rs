@@ -2,8 +2,8 @@
 
 use std::{io, os::unix::process::CommandExt, process::Command};
 
-/// nohup(1) ignores SIGHUP, and a shell without job control ignores SIGINT and SIGQUIT for its background
-/// commands. SIGTERM is included because we end programs with it.
+/// Signals that a program may ignore because of its parent: nohup(1) makes it ignore SIGHUP, and a shell without job
+/// control makes background commands ignore SIGINT and SIGQUIT. SIGTERM is in the list because we end programs with it.
 const RESET: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 /// Makes the program start with the default dispositions of SIGHUP, SIGINT, SIGQUIT and SIGTERM.
