@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-/// The limit of the time for connecting, and for each read during the login. All targets are on
-/// this machine or behind an emulated link.
+/// Time limit for connecting, and for each read from the socket during the login. All targets are on this machine or
+/// behind an emulated link.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Maximum number of requests in a login; a target that needs more is faulty.
@@ -35,8 +35,8 @@ pub struct ClientLogin {
     pub congestion: Option<String>,
 }
 
-/// Connects to a portal within [`LIMIT`]. Selects the congestion control before connecting. If the
-/// connection began with BBR, the kernel would pace it until its end, even if another congestion
+/// Connects to a portal within [`LIMIT`]. Selects the congestion control before connecting. This order matters if the
+/// kernel's default is BBR: the kernel paces a connection that began with BBR until its end, even if another congestion
 /// control is selected later.
 pub fn connect(portal: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream> {
     let Some(name) = congestion else { return TcpStream::connect_timeout(&portal, LIMIT) };
@@ -52,7 +52,7 @@ pub fn connect(portal: SocketAddr, congestion: Option<&str>) -> io::Result<TcpSt
 /// The parameters on which initiator and target have agreed in the login.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// MaxRecvDataSegmentLength of the target: the maximum number of data bytes in a PDU that is sent to it.
+    /// MaxRecvDataSegmentLength of the target: the maximum number of data bytes in a PDU that this client may send.
     pub send_limit: usize,
     /// FirstBurstLength: the most unsolicited data of a write, in bytes.
     pub first_burst: usize,
@@ -148,8 +148,8 @@ impl ClientLogin {
     /// Adds a connection to the session whose first connection is `leading`.
     pub fn join(&self, leading: &LoadClientConnection, cid: u16) -> Result<LoadClientConnection> {
         let joined = self.connect(leading.name, cid, leading.window.clone())?;
-        // The values of the whole session are negotiated only on its leading connection, so take
-        // them from there.
+        // Some values hold for the whole session and are negotiated only on its leading (first) connection. Take these
+        // from that connection.
         let leading = &leading.negotiated;
         let negotiated = Negotiated {
             first_burst: leading.first_burst,

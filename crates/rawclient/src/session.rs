@@ -63,8 +63,8 @@ struct Slot {
 /// The part of a PDU that is received next.
 enum Reading {
     Header,
-    /// A part of a data segment: `left` bytes of data are missing, then `trailer` bytes of padding
-    /// and digest. The next byte belongs at offset `at` of the command's data.
+    /// A part of a data segment: `left` bytes of data are missing, then `trailer` bytes of padding and digest. The next
+    /// byte has the offset `at` in the data of the command.
     Data {
         bhs: [u8; 48],
         left: usize,
@@ -97,7 +97,8 @@ impl ClientSession {
         Ok(session)
     }
 
-    /// Adds a connection to this session. The caller must drive it together with this one.
+    /// Adds a connection to this session. The caller must send and receive on both connections, for example with a
+    /// crowd.
     pub fn join(&self, login: &ClientLogin, cid: u16) -> Result<ClientSession> {
         Ok(ClientSession::on(login.join(&self.connection, cid)?, login, self.shape))
     }
@@ -170,9 +171,8 @@ impl ClientSession {
     }
 
     fn get_ready(&mut self) -> Result<()> {
-        // Repeat the command until it succeeds: a new nexus gets each pending unit attention once.
-        // A gateway whose node was down answers NOT READY or BUSY until it has connected to the
-        // node again.
+        // Repeat the command until it succeeds. In a new session, a command fails once for each pending unit attention.
+        // A gateway whose node was down answers NOT READY or BUSY until it has connected to the node again.
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             let status = self.one(ClientScsiCommand::test_unit_ready())?.0;
@@ -460,8 +460,8 @@ impl<W: ClientWorkload> CrowdConnection<W> for ClientSession {
     }
 }
 
-/// The longest wait until a unit is ready. A gateway tries to connect to its node every few
-/// seconds.
+/// Time limit until a unit is ready. The unit of a gateway is ready when the gateway has connected to its node, which
+/// it tries every few seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// The pause between two TEST UNIT READY commands.

@@ -17,7 +17,8 @@ pub enum BlockStampState {
     Empty,
     /// All of the block carries the stamp of this version.
     Version(u64),
-    /// The block has any other content: a write was torn, or the data belongs to another block.
+    /// The block has neither zeros nor a valid stamp of its own: a write was torn, or the data belongs to another
+    /// block.
     Damaged,
 }
 

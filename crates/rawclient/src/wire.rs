@@ -12,8 +12,8 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 /// While more bytes of headers than this wait to be sent, no new commands are queued.
 const MAX_HEADERS: usize = 1 << 20;
 
-/// Maximum number of pieces in one system call. IOV_MAX would permit 1024, but more than this made
-/// no difference.
+/// Maximum number of pieces in one system call. IOV_MAX would permit 1024, but with more pieces than this, throughput
+/// did not grow.
 const MAX_PIECES: usize = 256;
 
 /// A peer counts as dead if it sends no byte for this number of seconds.
@@ -39,7 +39,7 @@ impl ClientSendQueue {
         self.pieces.is_empty()
     }
 
-    /// Returns true if so much output is queued that no new commands should be added.
+    /// Returns true if the queue is so long that no new commands should be added.
     pub fn is_full(&self) -> bool {
         self.headers.len() >= MAX_HEADERS
     }
@@ -127,8 +127,8 @@ impl ClientReceiveBuffer {
         debug_assert!(self.start <= self.end);
     }
 
-    /// Waits until more bytes arrive and receives them. If `sending`, also returns when the socket
-    /// accepts bytes again.
+    /// Waits until more bytes arrive and receives them. If `sending` is true, also returns when the socket accepts more
+    /// bytes to send.
     pub fn receive(&mut self, socket: &TcpStream, sending: bool) -> Result<()> {
         if sending && !wait(socket)? {
             return Ok(());
