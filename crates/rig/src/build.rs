@@ -14,8 +14,8 @@ pub fn build() -> Result<PathBuf> {
 
 /// Compiles `bench` in the release profile, and returns the path of the binary.
 pub fn build_bench() -> Result<PathBuf> {
-    // Both are named so that cargo compiles the crates that they share only once, with the same
-    // features. The benchmarks need the release build of forebay, too.
+    // Build forebay and bench in one command: cargo then compiles the crates that both use only once, with the same
+    // features. The benchmarks need the release build of forebay.
     cargo(&["build", "--release", "--package", "forebay", "--package", "bench"])?;
     Ok(target_folder()?.join("release/bench"))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// Limit of one openssl command. Keys on an elliptic curve are made in much less.
+/// Time limit of one openssl command. openssl makes a key on an elliptic curve in much less time.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A certificate authority, and one certificate that it issued for 127.0.0.1. The certificate is

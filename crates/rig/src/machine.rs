@@ -43,15 +43,15 @@ pub fn confine(cpu: usize) -> std::io::Result<()> {
 /// True if [`prefer`] uses real-time scheduling. Set this once, before any program is started.
 static REALTIME: AtomicBool = AtomicBool::new(false);
 
-/// Makes all later calls of [`prefer`] ask for real-time scheduling, for machines that are busy with other work. This
-/// is not the default, since it also changes how programs with several threads behave.
+/// Makes all later calls of [`prefer`] ask for real-time scheduling, so that measurements are possible on a machine
+/// that is busy with other work. Real-time scheduling is not the default, since it also changes how programs with
+/// several threads behave.
 pub fn realtime() {
     REALTIME.store(true, Ordering::Relaxed);
 }
 
-/// Raises the priority of the calling thread, and of the threads and programs that it will start.
-/// Without the privilege the priority stays unchanged, and other programs disturb measurements
-/// more.
+/// Raises the priority of the calling thread, and of the threads and programs that it will start. If the process lacks
+/// the privilege, the priority does not change, and other programs disturb measurements more.
 pub fn prefer() {
     if REALTIME.load(Ordering::Relaxed) {
         let lowest = libc::sched_param { sched_priority: 1 };
@@ -62,8 +62,8 @@ pub fn prefer() {
     }
 }
 
-/// Runs `work` with a timer slack of 1 ns, so that the timers of this thread end when they are due
-/// and not up to 50 us later. Programs that `work` starts would inherit the slack.
+/// Runs `work` with a timer slack of 1 ns, so that the timers of this thread end when they are due and not up to 50 us
+/// later. Do not start programs in `work`: they would inherit the slack.
 pub fn wake_on_time<T>(work: impl FnOnce() -> T) -> T {
     let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -90,8 +90,8 @@ pub struct BenchProcessUsage {
     pub cpu_ns: u64,
     /// Context switches of all living threads, voluntary or not.
     pub switches: u64,
-    /// CPU time in user space of all living threads, in hundredths of a second. The kernel samples
-    /// it at its timer ticks: use sums of ten seconds and more.
+    /// CPU time in user space of all living threads, in hundredths of a second. The kernel counts it by samples at its
+    /// timer ticks: for a sufficient accuracy, use sums over ten seconds or more.
     pub user_ticks: u64,
     /// CPU time in the kernel, counted like `user_ticks`.
     pub kernel_ticks: u64,
@@ -116,7 +116,7 @@ impl BenchProcessUsage {
         let mut usage = BenchProcessUsage::default();
         for task in fs::read_dir(format!("/proc/{process}/task")).context("the server has ended")? {
             let task = task?.path();
-            // Skip a thread that has ended since the list was read; its share is not counted.
+            // Skip a thread that has ended since the list was read; its CPU time is missing in the sum.
             let Ok(schedule) = fs::read_to_string(task.join("schedstat")) else { continue };
             let Ok(status) = fs::read_to_string(task.join("status")) else { continue };
             let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };
@@ -139,7 +139,7 @@ impl BenchProcessUsage {
     }
 }
 
-/// CPU time of all programs on this machine, and the part of this process and the programs that it
+/// CPU time of all programs on this machine, and in it the CPU time of this process and of the programs that it
 /// started. The rest is CPU time of other programs, which disturbs a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Others {
@@ -173,8 +173,8 @@ impl Others {
 /// /proc/stat counts hundredths of a second (USER_HZ, fixed for programs).
 const NS_PER_TICK: u64 = 10_000_000;
 
-/// Returns the time that all CPUs spent on programs, and in the kernel for them: user, nice,
-/// system.
+/// Returns the time, in hundredths of a second, that all CPUs spent in programs, and in the kernel on their behalf: the
+/// fields user, nice and system.
 fn programs_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
     (0..3).map(|_| fields.next()?.parse::<u64>().ok()).sum()

@@ -16,8 +16,8 @@ use serde_json::Value;
 use crate::certificates::Certificates;
 use crate::machine;
 
-/// Limit from the start of `forebay serve` to its line `ready`. It may have to recover or create a
-/// log of some hundred megabytes.
+/// Time limit from the start of `forebay serve` to its line `ready`. It may have to recover or create a log of some
+/// hundred megabytes.
 pub const READY_LIMIT: Duration = Duration::from_secs(60);
 
 /// Time limit between SIGTERM and the end of the process, on a busy machine.
@@ -112,10 +112,10 @@ impl ServeProcess {
 
     /// Starts `forebay serve` with a file of settings, and waits until it listens.
     ///
-    /// `command` is the program, with the namespace or the CPU in which it is to run. `name` is the
-    /// role of the process, for errors. The events go to a file next to the settings, with the
-    /// ending `events`. `started` is called with the process id before the wait. When the calling
-    /// thread ends, the process gets the signal `when_we_die`.
+    /// `command` is the program, with the namespace or the CPU in which it is to run. `name` is the role of the
+    /// process, for errors. The process writes its log of events to a file next to the settings, whose name ends with
+    /// `events`. `started` is called with the process id before the wait. When the calling thread ends, the process
+    /// gets the signal `when_we_die`.
     ///
     /// # Errors
     /// [`Error::NotReady`] if the process ends before it listens, [`Error::Failed`] if it prints
@@ -247,9 +247,9 @@ impl ServeProcess {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// Asks the process to stop (SIGTERM) and waits for exit code 0. Returns the time this took.
-    /// The program promises to end within five seconds; the limit is longer, since other processes
-    /// may occupy the CPUs.
+    /// Asks the process to stop (SIGTERM) and waits for exit code 0. Returns the time this took. `forebay serve`
+    /// promises to end within five seconds. The time limit of this function is longer, since other processes may occupy
+    /// the CPUs.
     pub fn stop(mut self) -> Result<Duration> {
         let start = Instant::now();
         let stopped = self.process.ask_to_end(STOP_LIMIT);
@@ -280,8 +280,7 @@ impl RelayProcess {
         RelayProcess::start_as(TestProcessPriority::Usual, program, to, delay_ms)
     }
 
-    /// Starts `forebay link` as `start` does, with the given CPU priority. `Pinned` has no effect
-    /// on a link.
+    /// Starts `forebay link` as `start` does, with the given CPU priority. The priority `Pinned` is ignored.
     pub fn start_as(
         how: TestProcessPriority,
         program: &Path,

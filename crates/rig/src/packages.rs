@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-/// Limit of one call of apt-get. A slow mirror needs a while for some 60 MB.
+/// Time limit of one call of apt-get, which may download some 60 MB from a slow mirror.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Number of attempts to install a package. A package mirror that fails often works a moment later.
+/// Number of attempts to install a package. A package mirror that has failed often works again a moment later.
 const ATTEMPTS: usize = 3;
 
-/// Installs the packages that `missing` returns until it returns none. Where this is not possible,
-/// the error names the packages and ends with `otherwise`, the alternative for the user.
+/// Installs the Debian packages that `missing` returns. Fails if this is not possible, or if `missing` still returns
+/// packages after [`ATTEMPTS`] attempts. The error names the packages and ends with the text `otherwise`, the user's
+/// alternative to the packages.
 pub fn install(missing: fn() -> Vec<&'static str>, otherwise: &str) -> Result<String> {
     let packages = missing();
     if packages.is_empty() {

@@ -27,7 +27,7 @@ pub const LUN: u8 = 1;
 #[derive(Clone, Copy, Debug)]
 pub struct TgtPlan<'a> {
     pub portal: &'a str,
-    /// Distinguishes the daemons of one process, 0 to 15. Each has its own control channel.
+    /// Distinguishes the daemons of one process, 0 to 15. The control channel of a daemon is derived from this number.
     pub number: u8,
     pub target: &'a str,
     /// The file with the data of the unit. A file that exists keeps its data and gets the size of
@@ -99,7 +99,7 @@ impl TgtServer {
         Ok(TgtServer { process, url, tool, control })
     }
 
-    /// Returns a command of the control tool for this daemon. The caller adds its arguments.
+    /// Returns a command that runs tgtadm, the control tool, for this daemon. The caller adds its arguments.
     pub fn admin(&self) -> Command {
         admin_command(&self.tool, &self.control)
     }
