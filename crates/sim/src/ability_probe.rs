@@ -30,12 +30,12 @@ impl AbilityProbe {
         Self { memory: MemVolume::new(geometry), calls: Mutex::default() }
     }
 
-    /// Performs each optional call, and [`Volume::admit`], on `above`, which is a layer over this volume. Returns the
-    /// calls that arrived here: `call` if only this call arrived, and `call -> others` if the layer made other calls
-    /// instead. A call that is not listed did not arrive.
+    /// Performs each optional call, and [`Volume::admit`], on `above`, which is a layer over this volume. Returns a
+    /// text for each call after which a call arrived at this volume: `call` if exactly the same call arrived, and `call
+    /// -> others` if the layer made other calls.
     ///
     /// # Panics
-    /// If a call arrived, and `above` did not return the answer of this volume.
+    /// If the same call arrived, but `above` did not return the answer of this volume.
     pub async fn calls_through(&self, above: &dyn Volume) -> Vec<String> {
         self.calls.lock().clear();
         let mut listed = Vec::new();

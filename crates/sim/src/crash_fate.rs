@@ -2,9 +2,9 @@
 
 use crate::Rng;
 
-/// Selects how a crash treats unstable writes. If each atom survived by a chance of its own, the cases that find
-/// most bugs would hardly ever occur (all lost, all kept, all up to one), so each of these cases is a choice of
-/// its own.
+/// Selects how a crash treats unstable writes. The cases that find most bugs are: all writes are lost, all survive, and
+/// all up to a certain one survive. If each atom (sector) survived by chance, these cases would hardly ever occur.
+/// Therefore each is a variant of its own.
 pub(crate) enum CrashFate {
     /// The crash loses all unstable writes.
     Lost,

@@ -1,7 +1,7 @@
 //! A disk in memory that loses unflushed writes in a power failure, and tears the last one.
 //!
-//! For every atom (sector) it keeps the stable bytes and all versions written since the atom was last made stable.
-//! After a crash the atom has one of them, chosen for each atom separately.
+//! For every atom (sector), the disk keeps the stable bytes and all versions that were written since the atom was last
+//! made stable. After a crash, the atom has one of these versions, which is chosen for each atom separately.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,8 +25,8 @@ use crate::{
 pub enum FlushGuarantee {
     /// Flushed and stable writes survive a crash.
     Honoured,
-    /// Flushes and stable writes have no effect: data survives only by chance. A crash test that passes on such a
-    /// disk tests nothing.
+    /// Flushes and stable writes have no effect: data survives only by chance. Use this to test a crash test: the test
+    /// must fail on such a disk.
     Ignored,
 }
 
@@ -56,7 +56,7 @@ struct CrashVolumeState {
     /// The versions of each atom that are newer than the stable one, oldest first; never empty. Reads return the last
     /// one.
     unstable: BTreeMap<u64, Vec<UnstableVersion>>,
-    /// The number of writes and discards so far. It is also the number of the next one.
+    /// The number of writes and discards so far. The next one gets this number.
     operations: u64,
     /// Operations whose callers have not received the answer yet. A flush need not make these operations stable.
     in_flight: BTreeSet<u64>,
@@ -70,8 +70,8 @@ struct UnstableVersion {
     bytes: Option<Bytes>,
 }
 
-/// The operations that have been answered at one moment: those with numbers below `before`, except the ones in
-/// `except`.
+/// The writes and discards that had been answered at the time of a flush: those with numbers below `before`, except the
+/// ones in `except`.
 struct AnsweredOperations {
     before: u64,
     except: BTreeSet<u64>,
@@ -103,8 +103,8 @@ impl CrashVolume {
         }
     }
 
-    /// Returns the disk as the next process finds it when the former process was killed while the power stayed on:
-    /// unstable writes are still unstable. The returned disk has a power supply of its own.
+    /// Returns a copy of the disk as the next process finds it, if the former process was killed and the power did not
+    /// fail: unstable writes are readable, but still unstable. The returned disk has a power supply of its own.
     #[must_use]
     pub fn goes_on(&self, seed: u64) -> Self {
         let left = self.state.lock();
@@ -153,8 +153,9 @@ impl CrashVolume {
         self
     }
 
-    /// Lets each call wait for up to three more polls before it starts, and again before it is answered, each with
-    /// this chance in per cent, so that tasks interleave. With 0, the default, every call is ready at its first poll.
+    /// Makes the calls of several tasks interleave: with this probability in per cent, a call is delayed by up to three
+    /// polls before it starts, and again before it is answered. With 0, the default, every call is ready at its first
+    /// poll.
     #[must_use]
     pub fn with_yields(mut self, percent: u32) -> Self {
         self.yields = percent;
@@ -235,7 +236,8 @@ impl CrashVolume {
         self.pause().await;
         self.powered().await?;
         let operation = {
-            // Count and change under one lock, so that the numbers of operations have the order of their effects.
+            // Count the operation and change the content under one lock, so that the numbers of operations have the
+            // order of their effects.
             let mut state = self.state.lock();
             self.power.begin_operation();
             state.change(&self.bytes_of(extent), data.map(Data::into_bytes))
@@ -384,8 +386,8 @@ impl CrashVolumeState {
         }
     }
 
-    /// Makes the operations stable that had been `answered` when a flush was called. Other operations become stable
-    /// by chance.
+    /// Executes a flush: makes the operations stable that were `answered` before the flush was called. Each atom may by
+    /// chance also keep newer operations.
     fn settle_all(&mut self, answered: &AnsweredOperations) {
         let Self { stable, unstable, rng, .. } = self;
         unstable.retain(|&atom, versions| {

@@ -4,8 +4,8 @@ use std::{io, mem::MaybeUninit, path::Path};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
-/// Counts how often a process opens the folder itself while `act` runs. Openings of files in it do not
-/// count.
+/// Counts how often a process opens the folder itself while `act` runs. The number does not include openings of files
+/// in the folder.
 ///
 /// # Panics
 /// If the system cannot watch the folder.

@@ -1,5 +1,5 @@
-//! A remote volume for tests that is restarted now and then: it loses writes that were not made stable, and reports
-//! the loss to one caller only (decision 0004).
+//! A remote volume for tests that a test can restart. In a restart the volume loses writes that were not stable, and it
+//! reports this loss to one caller only (decision 0004).
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use volume::{Data, Durability, Error, Extensions, Extent, Geometry, Io, Lba, Vol
 
 use crate::{CrashVolume, Rng, StableDiskImage, yield_now};
 
-/// A [`CrashVolume`] behind an initiator. The initiator repeats calls that were not answered before a restart. A
-/// flush fails with [`Error::Device`] if it cannot confirm all writes that were acknowledged before it. Only one
-/// flush reports the loss of a write, and no other call does.
+/// A [`CrashVolume`] behind an initiator. The initiator repeats calls that were not answered before a restart. A flush
+/// fails with [`Error::Device`] if it cannot confirm all writes that were acknowledged before it. The loss of a write
+/// is reported by one flush only, and by no other call.
 pub struct Restarting {
     state: Mutex<RestartingState>,
 }
@@ -19,7 +19,8 @@ struct RestartingState {
     disk: Arc<CrashVolume>,
     /// Number of times that the volume has restarted.
     incarnation: u64,
-    /// The value of `incarnation` for each volatile write or discard that was acknowledged and not flushed.
+    /// For each volatile write or discard that was acknowledged and not flushed: the value of `incarnation` at that
+    /// time.
     unflushed: Vec<u64>,
     rng: Rng,
 }
@@ -49,7 +50,7 @@ impl Restarting {
     pub fn left(&self) -> StableDiskImage {
         let mut state = self.state.lock();
         let state = &mut *state;
-        // Let a copy of the disk crash. Calls in progress continue on the other copy.
+        // Let one copy of the disk crash. The other one replaces the disk, so that this volume goes on without a crash.
         let goes_on = wired(state.disk.goes_on(state.rng.next_u64()));
         let left = std::mem::replace(&mut state.disk, goes_on);
         left.crash(&mut state.rng)

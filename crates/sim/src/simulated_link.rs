@@ -16,7 +16,7 @@ pub struct SimulatedLink {
     bytes_per_second: Option<u64>,
     /// The bytes in flight with their arrival times, in the order of arrival.
     flight: VecDeque<(Instant, Bytes)>,
-    /// When the last byte leaves the sender; the rate limit delays later bytes until then.
+    /// The time at which the last byte so far leaves the sender. With a rate limit, later bytes leave after this time.
     free: Option<Instant>,
     sent: u64,
     cut_after: Option<u64>,

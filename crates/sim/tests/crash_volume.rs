@@ -83,8 +83,8 @@ async fn script(disk: &CrashVolume, truth: &mut Truth, rng: &mut Rng) -> Result<
     Ok(())
 }
 
-/// Runs a script on a disk up to the crash. Returns the number of its operations, and whether an outcome of the crash
-/// violates a guarantee.
+/// Runs a script on a disk up to the crash. Returns the number of operations of the script, and true if an outcome of
+/// the crash violates a guarantee.
 fn crash(seed: u64, after: u64, sync: FlushGuarantee) -> (u64, bool) {
     let mut rng = Rng::new(seed);
     let mut image = None;

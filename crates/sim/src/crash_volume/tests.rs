@@ -24,8 +24,8 @@ fn disk() -> CrashVolume {
     CrashVolume::new(Geometry::with_blocks(64), 1)
 }
 
-/// Crashes the disk many times. Returns the outcomes that differ, each as the first byte of each of
-/// the first `blocks` blocks.
+/// Crashes the disk many times. Returns all different outcomes. An outcome is the first byte of each of the first
+/// `blocks` blocks.
 fn outcomes(disk: &CrashVolume, blocks: u64) -> BTreeSet<Vec<u8>> {
     let mut rng = Rng::new(99);
     (0..500)
