@@ -1,5 +1,5 @@
-//! Parses text keys. Accepted keys must be the same after they are encoded and parsed again. In full feature phase the
-//! negotiation must survive any key.
+//! Parses text keys. Accepted keys must be the same after they are encoded and parsed again. The negotiation in full
+//! feature phase must not panic at any key, and must keep the maximum segment length in its range.
 #![no_main]
 
 use iscsi::keys::{self, Parameters};

@@ -1,5 +1,6 @@
 //! Opens a damaged or forged log disk. Damage must be detected: either the log is not opened, or each block reads as
-//! data that was once written to it. A forged log with right checksums may have any data, but must do no other harm.
+//! data that was once written to it. A forged log with right checksums may return any data, but must not make the cache
+//! panic, hang or take too much memory.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -14,7 +15,7 @@ const BLOCK: usize = 4096;
 const LOG_BLOCKS: u64 = 64;
 /// Number of slots that are written. The cached volume has space for twice as many.
 const SLOTS: u64 = 8;
-/// Number of times that every slot is written. The data is the number of the round, from 1 on.
+/// Number of times that every slot is written. The data of a write is the number of the round, which begins at 1.
 const ROUNDS: u8 = 3;
 
 fuzz_target!(|input: &[u8]| {

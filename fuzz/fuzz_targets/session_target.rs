@@ -83,8 +83,8 @@ fuzz_target!(|input: &[u8]| {
         let pdu = scene.pdu();
         match &pdu {
             Pdu::ScsiCommand(command) => *scene.open.entry(command.itt.0).or_default() += 1,
-            // Reassigning and aborting a task may both make the target send a response again that
-            // was lost with a connection.
+            // If a connection was lost, the target may send a response again when the initiator reassigns the task, and
+            // also when it aborts the task.
             Pdu::TaskRequest(request)
                 if matches!(
                     request.function,

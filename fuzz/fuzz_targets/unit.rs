@@ -48,7 +48,8 @@ fuzz_target!(|input: &[u8]| {
             let length = choices.length().min(1024);
             (0..length).map(|_| choices.byte()).collect()
         };
-        // Generate some valid claims here, because the fuzzer cannot guess the checksum of a claim.
+        // Sometimes generate a valid claim (a vendor specific parameter list by which a gateway asks for the exclusive
+        // right to write), because the fuzzer cannot guess the claim's checksum.
         let list = if choices.byte() == 0 { claim(&mut choices) } else { list };
         let cdb = cdb(&mut choices, list.len());
         let capacity = choices.length().min(1 << 20);
