@@ -51,7 +51,8 @@ pub struct Section {
     /// differs from the paper's.
     pub text: Vec<String>,
     pub parts: Vec<SectionPart>,
-    /// Deviations from the paper and missed bars, with explanations.
+    /// Sentences about differences from the paper (deviations), and about numbers that do not keep their required bound
+    /// (bar), with explanations.
     pub deviations: Vec<String>,
     /// Misprints of the paper in the section's table or figure, and how the report treats them.
     pub misprints: Vec<String>,
@@ -100,7 +101,8 @@ impl LabReport {
         Some(self.first_finding()?.sentences(self.progress.as_ref().map(|it| it.experiment)))
     }
 
-    /// Returns the lines for a terminal: the opening, the state of a run that was not stopped, and each doubt once.
+    /// Returns the report's lines for a terminal: the first sentences of the report, the state of the run unless it was
+    /// stopped, and each reason to doubt measurements once.
     #[must_use]
     pub fn summary(&self) -> Vec<String> {
         let ended = self.progress.iter().filter(|progress| progress.stopped.is_none());
@@ -179,7 +181,8 @@ impl Section {
         self
     }
 
-    /// Adds a paragraph about a deviation from the paper, or about a missed bar.
+    /// Adds a paragraph about a difference from the paper, or about a number that does not keep its required bound
+    /// (bar).
     #[must_use]
     pub fn deviation(mut self, text: &str) -> Self {
         self.deviations.push(text.to_owned());

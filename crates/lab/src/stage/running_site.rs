@@ -253,7 +253,7 @@ impl RunningSite {
         Ok(self.link.as_ref().map_or(Ok(()), Link::judge_from_now)?)
     }
 
-    /// Returns the reasons why the link's own figures may be wrong, since the beginning of the run.
+    /// Returns the reasons to doubt the link's figures for this run, such as packets that the link delivered too late.
     pub fn taints(&self) -> Result<Vec<String>, Error> {
         let report = self.link.as_ref().map(Link::report).transpose()?;
         Ok(report.map(|report| report.tainted).unwrap_or_default())

@@ -47,8 +47,8 @@ fn serial(whose: &str, node: u8, folders: Folders<'_>) -> String {
     format!("serial = \"LAB-{:016x}-{whose}{node}\"\n", run.finish())
 }
 
-/// Returns the settings of a gateway in front of these nodes. It listens on the loopback interface
-/// of its namespace.
+/// Returns the settings of a gateway in front of these nodes. The gateway listens on the loopback interface of its
+/// network namespace.
 pub(crate) fn gateway(
     site: &LabSite,
     gateway: &SiteGateway,

@@ -200,12 +200,11 @@ impl MachineCpuTime {
     }
 }
 
-/// A run is tainted if the hypervisor takes a larger share of the processors' time. The link has
+/// A run is in doubt (tainted) if the hypervisor takes a larger share of the processors' time than this. The link has
 /// the same limit.
 const STOLEN: f64 = 0.01;
-/// A run is tainted if other processes use a larger share of the processors' time. Kernel threads
-/// that work for us (loop devices, journals) count as other processes: up to a tenth of two
-/// processors with PostMark.
+/// A run is in doubt (tainted) if other processes use a larger share of the processors' time than this. Kernel threads
+/// that work for us (loop devices, journals) count as other processes: up to a tenth of two processors with PostMark.
 const OTHERS: f64 = 0.2;
 
 #[cfg(test)]

@@ -138,8 +138,8 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
                 reads: Some(reads),
                 size_mib,
                 seconds,
-                // Use direct I/O. The paper's host had a file system with a full page cache, and a
-                // device has none.
+                // Use direct I/O, since this machine's page cache would absorb the writes. The paper's host had a file
+                // system whose page cache was full.
                 direct: Some(true),
                 ..Fio::default()
             };

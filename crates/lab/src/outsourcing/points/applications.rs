@@ -240,7 +240,7 @@ pub(super) fn figure_4(scale: ExperimentScale) -> Vec<ExperimentPoint> {
         let metas = scale.pick(&[SOFT][..], &[SOFT, SYNC]);
         for (meta, options) in metas {
             let ways: &[StorageDistance] = scale.pick(&FEW, &WAYS);
-            // Figure 4 only has distances that are delays.
+            // Figure 4 has points for the one-way delays only, and none for local disks.
             for way in ways.iter().filter(|way| matches!(way, StorageDistance::Delay(_))) {
                 let site = LabSite { disk: disk(name), ..volume(TIGHT) };
                 let scripts = scale.pick(2, 16);
