@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 /// Time limit of a run: some hundred megabytes, one request at a time, without direct I/O.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs random writes with further options of fio. The options also determine when fio verifies
-/// them.
+/// Runs fio with random writes and with these further options, which also determine when fio verifies the written
+/// blocks.
 pub fn run(arguments: &[&str]) -> Result<()> {
     let finished = program::run(command(arguments)?.arg("--output-format=terse"), LIMIT)?;
     ensure!(

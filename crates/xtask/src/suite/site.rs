@@ -46,7 +46,7 @@ pub struct SuiteSite<'a> {
     awaited: Option<Awaited>,
 }
 
-/// The destaged bytes as read last, and the deadline of the wait.
+/// The number of bytes that were destaged at the last look, and the time at which the wait for more of them fails.
 struct Awaited {
     destaged: u64,
     until: Instant,

@@ -21,8 +21,8 @@ const LIMIT: Duration = Duration::from_secs(1500);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestBinary {
-    /// The name of the crate. The name of the target follows, unless it is the crate's library or
-    /// program: `cache simulated`.
+    /// The name of the crate. For a test file in the crate's folder `tests`, the name of the file follows: `cache
+    /// simulated`.
     pub name: String,
     path: PathBuf,
     /// Folder of the crate, which is the working directory of its tests.

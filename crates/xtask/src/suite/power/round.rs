@@ -46,8 +46,8 @@ impl fmt::Display for DataLossFault {
     }
 }
 
-/// Returns true if an error shows a loss: data or a claim is missing, or the program refused to
-/// start.
+/// Returns true if an error shows a loss: data, or the record of a gateway's exclusive right to write (claim), is
+/// missing, or the program refused to start.
 pub fn shows_a_loss(error: &Error) -> bool {
     error.downcast_ref::<DataLossFault>().is_some()
         || matches!(error.downcast_ref(), Some(program::Error::NotReady { .. }))
