@@ -149,7 +149,7 @@ pub fn bench(options: &FarBenchOptions) -> Result<bool> {
     Ok(true)
 }
 
-/// Maximum number of tainted rounds per link that are repeated.
+/// Maximum number of rounds per link that are repeated because there was a reason to doubt them (tainted).
 const SPARE_ROUNDS: u16 = 5;
 /// Name of the emulated link, with which the names of its network namespaces begin.
 pub const LINK: &str = "bench-far";
@@ -182,7 +182,7 @@ struct FarBenchRound<'a> {
 }
 
 impl FarBenchRound<'_> {
-    /// Measures all points. Also returns the reason why the round is tainted, if it is.
+    /// Measures all points. Also returns the reason to doubt the round (taint), if there is one.
     fn measure(&self) -> Result<(Vec<FarPoint>, Option<String>)> {
         let (before, start) = (Others::now()?, Instant::now());
         let wan = BenchWan::start(self.program, LINK, self.spec)?;

@@ -205,5 +205,5 @@ const RANGE_BYTES: u64 = 64 << 20;
 const LOG_BYTES: u64 = 256 << 20;
 const WARM_UP: Duration = Duration::from_millis(500);
 const PAIR_LIMIT: Duration = Duration::from_secs(60);
-/// A round is considered tainted if other processes kept more CPUs busy than this on average.
+/// A round is in doubt (tainted) if other processes kept more CPUs busy than this on average.
 const OTHERS: f64 = 0.1;

@@ -90,7 +90,7 @@ pub fn bench(options: &BadLinkOptions) -> Result<bool> {
     Ok(report.holds)
 }
 
-/// Prints the measured figures, and records whether all bars hold.
+/// Prints the measured figures, and records whether all of them keep their limits (bars).
 struct BadLinkReport {
     holds: bool,
 }
