@@ -1,4 +1,4 @@
-//! The content of a block. It identifies the block and the write that wrote it.
+//! The content of a block, from which a reader can tell the number of the block and the write that wrote it.
 
 use bytes::{Bytes, BytesMut};
 use sim::Rng;
