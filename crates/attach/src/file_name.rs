@@ -16,7 +16,8 @@ pub struct FileName {
 }
 
 impl FileName {
-    /// Makes a name. Characters of `about` that are not allowed in a name become `_`.
+    /// Makes the name of a file: `volume` identifies the volume, `process` serves the file, and `about` describes the
+    /// volume for readers. Characters of `about` that are not allowed in a name become `_`.
     ///
     /// # Panics
     /// If `volume` does not consist of at most 64 letters and digits.
