@@ -284,7 +284,8 @@ mod tests {
             let (running, said) = shell("echo ready; exec sleep 1000");
             line(&said);
             let pid = running.pid();
-            // Do not drop `running`, as if this process had been killed.
+            // Do not drop `running`, since the drop would kill the program. A process that is killed drops nothing
+            // either.
             std::mem::forget(running);
             pid
         });
