@@ -93,7 +93,7 @@ fn claim(choices: &mut Choices) -> Vec<u8> {
     .to_bytes()
 }
 
-/// A store that keeps the unit's records in memory. With a store a unit supports more commands.
+/// Keeps the records of the unit, such as reservations, in memory. A unit with such a store supports more commands.
 #[derive(Default)]
 struct Kept(Mutex<HashMap<UnitRecordKind, Vec<u8>>>);
 
