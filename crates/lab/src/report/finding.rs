@@ -57,8 +57,8 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Returns three sentences: the claim, the measured ratio with its spread, and whether the
-    /// claim held. If not all points have results, the second one says so.
+    /// Returns three sentences: the claim, the measured ratio with its spread, and whether the claim held. If not all
+    /// points have results, the second sentence says so.
     #[must_use]
     pub fn sentences(&self, points: Option<PointCount>) -> [String; 3] {
         let PaperClaim { place, statement, ratio, .. } = self.claim;

@@ -105,8 +105,8 @@ impl ReportTable {
         of.into_iter().fold(self, |table, one| table.row(&name(&one), cells(&one)))
     }
 
-    /// Removes rows and columns that have neither a number nor a reason why one is missing. These
-    /// are the ones that a quick run does not measure.
+    /// Removes rows and columns that have neither a number nor a reason why one is missing. Such rows and columns are
+    /// not measured in a quick run.
     #[must_use]
     pub fn without_blanks(mut self) -> Self {
         self.rows.retain(|row| !row.cells.iter().all(Cell::is_blank));

@@ -259,8 +259,8 @@ impl RunningSite {
         Ok(report.map(|report| report.tainted).unwrap_or_default())
     }
 
-    /// Makes hosts write out the data in their page cache, and waits until no gateway has dirty
-    /// data. Returns how long this took, or `None` if it is not done in time.
+    /// Makes hosts write out the data in their page cache, and waits until no gateway has dirty data. Returns how long
+    /// this took, or `None` if the host or a gateway did not finish within its time limit.
     pub fn drain(&self, folder: &Path, stop: &AtomicBool) -> Result<Option<Duration>, Error> {
         let begun = Instant::now();
         for place in self.places() {

@@ -405,8 +405,8 @@ pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
 /// The paper's window sizes: the word in the names of measured points, and bytes.
 pub(super) const WINDOWS: [(&str, u64); 2] = [("64k", 64 << 10), ("640k", 640 << 10)];
 
-/// Returns the points to measure for section 4.3.1 of the outsourcing paper: PostMark with windows
-/// of 64 KB and of ten times that.
+/// Returns the points to measure for section 4.3.1 of the outsourcing paper: PostMark with TCP windows of 64 KB and of
+/// 640 KB.
 pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (word, bytes) in WINDOWS {

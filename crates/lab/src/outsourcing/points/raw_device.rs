@@ -154,8 +154,8 @@ pub(super) fn mtu(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns the points to measure for section 4.3.1 of the outsourcing paper: windows of 64 KB and
-/// of ten times that.
+/// Returns the points to measure for section 4.3.1 of the outsourcing paper: TCP windows of 64 KB
+/// and of 640 KB.
 pub(super) fn window(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     let mut points = Vec::new();
     for (word, bytes) in super::applications::WINDOWS {
