@@ -61,8 +61,8 @@ impl<'a> StepList<'a> {
         }
     }
 
-    /// Runs the step with this name in this process, and writes its result to the file `result`,
-    /// which the process that started this one reads.
+    /// Runs the step with this name in this process, and writes the step's result to the file `result`. The process
+    /// that started this one reads the file.
     pub fn run_for_another(self, name: &str, result: &Path) -> Result<()> {
         let step = self.steps.into_iter().find(|step| step.name == name);
         let step = step.with_context(|| format!("there is no step '{name}'"))?;

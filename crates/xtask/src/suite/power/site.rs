@@ -40,7 +40,8 @@ pub struct PowerSuiteSite {
     judge: Judge,
     engine: &'static str,
     /// The boot id of all machines, which share one kernel. After the power cut of one machine the others have the new
-    /// id, too; their processes have read the id at their start and do not read it again.
+    /// id, too; this has no effect on them, because their processes have read the id at their start and do not read it
+    /// again.
     boot: Boot,
 }
 
