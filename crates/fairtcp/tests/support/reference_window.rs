@@ -206,8 +206,9 @@ pub fn reduce(sock: &mut Sock, sample: &Sample, share: u32) {
     }
 }
 
-/// Lets the window grow (RFC 5681, 3.1), also while the member recovers. If the window grows by the number of
-/// acknowledgments, as in Linux 2.4, it does not grow during a recovery.
+/// Lets the window grow (RFC 5681, 3.1). If it grows by the number of acknowledged segments, it also grows while the
+/// member recovers from a loss. If it grows by the number of acknowledgments, as in Linux 2.4, it does not grow during
+/// a recovery.
 fn grow(block: &mut Block, sock: &Sock, sample: &Sample) {
     let share = block.share();
     let is_reduced = matches!(sock.state, CWR | RECOVERY);
