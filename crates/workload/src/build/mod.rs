@@ -29,8 +29,8 @@ const TOOLS: [Tool; 4] = [
     Tool { program: "make", package: "make" },
     Tool { program: "cc", package: "gcc" },
 ];
-/// Time limit of one phase. The longest phase, make, takes half a minute on two cores, and the paper's slowest build
-/// took a third longer than its fastest. A phase that takes an hour is stuck.
+/// Time limit of one phase. The longest phase, make, takes half a minute on two cores, and in the paper the slowest
+/// build took a third longer than the fastest. A phase that takes an hour is stuck.
 const LIMIT: Duration = Duration::from_secs(3600);
 /// Bytes that must be free: Dropbear with its objects takes 18 MB; another source may be larger.
 const SPACE: u64 = 256 << 20;
