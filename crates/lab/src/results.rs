@@ -106,8 +106,8 @@ impl Results {
         Ok(results)
     }
 
-    /// Reads the file. If a run was killed while it wrote, the last line is incomplete. It is
-    /// removed if all lines before it are valid and its beginning is that of a result.
+    /// Reads the file. If a run was killed while it wrote, the last line is incomplete. The incomplete line is removed,
+    /// if all lines before are valid and the line begins like a result.
     fn read(&self) -> Result<Vec<ResultsFileLine>, Error> {
         let (path, shown) = (&self.path, self.path.display());
         let foreign = |what: String| Error::Folder(format!("{what}; nothing was changed"));

@@ -1,5 +1,5 @@
-//! Summarizes sampled windows in figures and in series for plots. Only samples with data in flight count, from one
-//! second after the first data.
+//! Summarizes sampled windows in figures and in series for plots. Uses only samples with data in flight, and only from
+//! one second after the first data on.
 
 use std::time::Duration;
 

@@ -16,8 +16,8 @@ use rustix::process::Signal;
 use super::process::{StageNamespace, enter};
 use crate::Error;
 
-/// Time limit from the start of the process until it prints `ready`. It first fills a volume or log
-/// of some gigabytes with zeros.
+/// Time limit from the start of the process until it prints `ready`. Before that, the process fills a volume or log of
+/// some gigabytes with zeros.
 const READY: Duration = Duration::from_secs(300);
 /// Time limit of a command over the control socket.
 const ANSWER: Duration = Duration::from_secs(20);

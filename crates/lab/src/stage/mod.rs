@@ -50,8 +50,8 @@ pub trait Scene {
     /// The error of the part that does not start. No site is running then.
     fn set(&mut self, site: &LabSite) -> Result<(), Error>;
 
-    /// Runs a point's task once on the running site. All runs of a point have the same seed, so
-    /// they differ only by what happens on the machine.
+    /// Runs a point's task once on the running site. All runs of a point have the same seed, so that their results
+    /// differ only because of the machine.
     ///
     /// # Errors
     /// If the task fails, or takes much longer than the point's estimate.

@@ -228,8 +228,8 @@ mod tests {
         let left = leaves("sleep 100", path, true);
         let at = format!("cd {} && exec env -i sleep 100", path.display());
         let there = leaves(&format!("({at})"), path, false);
-        // A child without the mark, like a daemon in a container whose first process this is. It
-        // must not be killed.
+        // A child without the mark of a run, such as a daemon in a container in which this is the first process. The
+        // child must not be killed.
         let stranger = leaves("sleep 100", path, false);
         assert_eq!([left, there, stranger].map(runs), [true; 3]);
         let begun = Instant::now();

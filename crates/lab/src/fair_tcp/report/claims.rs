@@ -79,7 +79,8 @@ const CLAIMS: [(PaperClaim, Compared); 7] = [
     ),
 ];
 
-/// Returns a claim for which the paper prints a number. A larger ratio agrees with the claim, too.
+/// Returns a claim of the paper with a printed ratio. A measured ratio that is larger than the printed one also
+/// confirms the claim.
 const fn printed(claim: PaperFigure, statement: &'static str, ratio: &'static str) -> PaperClaim {
     PaperClaim {
         place: claim.place,
@@ -91,7 +92,8 @@ const fn printed(claim: PaperFigure, statement: &'static str, ratio: &'static st
     }
 }
 
-/// Returns a claim that the paper makes in words, with the bounds that we derive from them.
+/// Returns a claim that the paper makes in words, without a number. The bounds for the measured ratio are derived from
+/// these words.
 const fn words(
     place: &'static str,
     statement: &'static str,
