@@ -1,5 +1,5 @@
-//! Makes the machine's disk, kernel and first programs from Debian packages, without root or a loop
-//! device. They are kept, and made again only if the recipe changes or on request.
+//! Makes the machine's disk, kernel and first programs from Debian packages, without root or a loop device. All three
+//! are kept for later runs, and made again only if the recipe changes or on request.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

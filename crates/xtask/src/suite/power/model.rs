@@ -24,8 +24,8 @@ pub const LONGEST: u64 = 32;
 pub enum DurabilityPromise {
     /// Every acknowledged write is on the volume.
     Acknowledged,
-    /// Every flushed write is on the volume, and a consistent prefix of the others: if the volume holds a write, it
-    /// also holds every write that was acknowledged before that one was sent.
+    /// Every flushed write is on the volume. The other writes on the volume are a consistent prefix: if the volume
+    /// holds a write, it also holds every write that was acknowledged before that one was sent.
     FlushedPrefix,
 }
 

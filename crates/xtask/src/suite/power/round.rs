@@ -119,7 +119,8 @@ pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Resul
     let mut window = [30, 300, 1500][chance.below(3) as usize];
     if plan.failure == PowerRoundFailure::Power && chance.percent(20) {
         // Kill the processes, start them again, and cut the power without a read in between. At its start the program
-        // must make stable what the killed process had written but not synced, since that may have been acknowledged.
+        // must make stable what the killed process had written but not synced, since that process may have acknowledged
+        // the data.
         let kill = draw(plan.mode, PowerRoundFailure::Kill, window, &mut chance);
         fail_under_load(rig, kill, &mut chance).context("a kill before the cut")?;
         change_settings(rig, &mut chance);

@@ -14,7 +14,7 @@ use crate::vm::stage::{INITIATOR, LONG, SHORT, VmScenarioStage, file, settings};
 const NODE: &str = "iqn.2026-11.forebay.vm:node";
 const GATEWAY: &str = "iqn.2026-11.forebay.vm:gateway";
 
-/// Delay of the link in each direction, in milliseconds. It is typical between neighbouring
+/// Delay of the link in each direction, in milliseconds. Such a delay is typical of links between neighbouring
 /// countries.
 const DELAY_MS: f64 = 10.0;
 

@@ -12,8 +12,8 @@ const TARGET: &str = "iqn.2026-11.forebay.vm:reservations";
 const SECOND: &str = "iqn.2026-11.forebay.vm:second";
 
 pub fn play(stage: &mut VmScenarioStage<'_>) -> Result<()> {
-    // The ports must be the same after the restart. Each initiator has its own port, so that the
-    // disks have two names.
+    // The ports must be the same after the restart. Each of the two initiators in the machine logs in at another port,
+    // so that the machine has two different names for the disk.
     let ports = [rig::tgt::free_port()?.port(), rig::tgt::free_port()?.port()];
     let settings = settings(TARGET, &ports, &file("unit.img", 64));
     let settings = format!("state = \"state\"\n{settings}");
