@@ -35,7 +35,7 @@ const PAPERS_CACHE: &str = "nvram_size = \"4MiB\", dram = \"16MiB\"";
 /// Time limit of a drain: several times as long as the far disk needs for the 900 MB of the trace.
 const DRAIN_LIMIT: Duration = Duration::from_secs(300);
 
-/// Maximum number of commands in flight. It equals the size of a session's command window.
+/// Maximum number of commands in flight. The number equals the size of a session's command window.
 const DEPTH: usize = 128;
 
 /// The measured configurations: the name in the table, the one-way delay of the link in ms, and the

@@ -19,7 +19,7 @@ use crate::load::{BenchPoint, histogram};
 const FILE_BYTES: u64 = 64 << 20;
 /// Alignment that O_DIRECT needs for addresses, lengths and offsets.
 const ALIGNMENT: usize = 4096;
-/// Maximum number of requests in flight. It equals the mean number of requests in a burst of the trace.
+/// Maximum number of requests in flight. The number equals the mean number of requests in a burst of the trace.
 const WORKERS: usize = 16;
 
 /// Replays the trace. A request starts when it is due, or later when a worker is free. The workers run on the CPU that

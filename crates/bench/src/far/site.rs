@@ -29,7 +29,7 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(120);
 pub struct FarNodeSpec<'a> {
     /// The TCP congestion control of the node and of the gateways.
     pub control: &'a str,
-    /// Maximum number of bytes that one load reads or writes. Its range is larger than this.
+    /// Maximum number of bytes that one load reads or writes. The byte range of the load is larger.
     pub most: u64,
     /// Number of logical units of the node, which all have the same size.
     pub units: u8,
