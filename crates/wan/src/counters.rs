@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Counters of one direction since it was created with the link. Lengths are those of IP packets,
-/// without overhead.
+/// Counters of one direction of a link, since the link was made. Lengths are those of IP packets, without overhead.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DirectionCounters {
     pub packets: u64,
