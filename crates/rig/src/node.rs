@@ -301,8 +301,9 @@ impl RelayProcess {
         RelayProcess::of("forebay link", command)
     }
 
-    /// Starts `forebay tunnel connect`, the initiator's end of a tunnel to a portal with TLS. It
-    /// uses the certificate of `certificates`, and CPU priority and affinity of this process.
+    /// Starts `forebay tunnel connect`, the initiator's end of a tunnel to a portal with TLS. The tunnel uses
+    /// the authority and the certificate in `certificates`, and runs with the CPU priority and affinity of this
+    /// process.
     pub fn tunnel(
         program: &Path,
         to: SocketAddr,
