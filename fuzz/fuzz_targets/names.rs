@@ -37,8 +37,8 @@ fn hostile(bytes: &[u8]) {
         let _ = called.rest(*length);
         assert!(called.open(rest).is_err() && caller.open(rest).is_err());
     }
-    // The receiver must open a sealed frame once. It must refuse a frame that was changed, and a
-    // frame that it has opened before.
+    // The receiver must accept a sealed frame once. A frame that was changed, and one that was accepted before, must be
+    // refused.
     let frame = caller.seal(bytes);
     let (length, rest) = frame.split_first_chunk::<4>().expect("a frame has a length");
     assert_eq!(called.rest(*length), Ok(rest.len()));
