@@ -136,7 +136,8 @@ impl ServedFile {
     }
 }
 
-/// Number of threads that take requests from the kernel. They only copy the written data; the runtime does the rest.
+/// Number of threads that take requests from the kernel. These threads only copy the data of each request; tasks of the
+/// async runtime then call the volume.
 const THREADS: usize = 2;
 
 /// Makes a FUSE file system without a mount point.

@@ -25,8 +25,8 @@ pub struct LoopOptions {
     pub partitions: bool,
 }
 
-/// A loop device that was set up. The device exists until it is cleared, even if the process ends: then all
-/// of its I/O fails.
+/// A loop device that was set up. The device exists until it is cleared, even after the process that serves the file
+/// has ended; then all I/O on the device fails.
 ///
 /// This type keeps no descriptor of the device open. When the last descriptor is closed, the kernel writes back its
 /// data for the device. If this process held the last descriptor and were killed, it would have to wait for requests
@@ -116,7 +116,7 @@ impl LoopDevice {
         format!("/dev/loop{}", self.number).into()
     }
 
-    /// Makes the device as large as the file below it is now.
+    /// Changes the size of the device to the present size of the file on which it is set up.
     ///
     /// # Errors
     /// If the device is not set up any more.
