@@ -112,7 +112,8 @@ impl Fair {
 /// when a member leaves, the member is counted forever, and the block cannot be used again until the process ends.)
 pub struct Ensemble {
     fair: Arc<Fair>,
-    /// Numbers of the control blocks: one; with [`WindowSharing::Connection`] one for each connection.
+    /// The numbers of the ensemble's control blocks: a single one, or with [`WindowSharing::Connection`] one for each
+    /// connection.
     blocks: Mutex<Vec<u32>>,
 }
 

@@ -35,8 +35,8 @@ pub mod private {
     /// A value of `IS_CUT`: the window was reduced. When the recovery ends, the member's own window becomes its whole
     /// share at once.
     pub const CUT: i32 = 1;
-    /// A value of `IS_CUT`: no reduction is due, because it was already made or is not needed. The member begins with
-    /// slow start, either after a timeout or because it is new.
+    /// A value of `IS_CUT`: no reduction is due, because it was already made or is not needed. The member will begin
+    /// with slow start, either after a timeout or because it has just joined.
     pub const BEGINS: i32 = 2;
     /// 8 bytes: by how much the last reduction made the window smaller. Used to undo the reduction if no segment was
     /// lost.

@@ -3,7 +3,7 @@
 use crate::asm::{BpfMemoryOperand, Register::R10};
 
 // Stack slots of this program, in addition to those in `shared_window`.
-/// The present time, in microseconds like the next three slots.
+/// Stack slot: the present time in microseconds, which is also the unit of the next three slots.
 pub(super) const NOW: BpfMemoryOperand = R10.double(-56);
 /// The time of the last delivery before the newest acknowledged segment was sent.
 pub(super) const PRIOR: BpfMemoryOperand = R10.double(-64);
