@@ -21,7 +21,7 @@ use syn::{ExprPath, FnArg, ImplItem, Item, ItemImpl, Local, Macro, Signature, To
 use crate::check::receivers::{CrateTypeIndex, FunctionScope, path_names, peel};
 use crate::check::tree::{SourceFile, SourceTree, is_test_only};
 
-/// Files that need each other: each calls methods of one type that are defined in the next.
+/// A set of files that need each other: through calls of methods of one type, each file reaches every other one.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Circle {
     /// The crate and the type whose methods form the circle, such as `crates/cache Shared`.

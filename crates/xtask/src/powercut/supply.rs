@@ -88,8 +88,8 @@ impl Supply {
         Arc::new(Supply { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    /// Adds a process to a machine. The caller must not have waited for the process yet, or its id
-    /// may refer to another one. If the machine has failed already, the process is killed at once.
+    /// Adds a process to a machine. The caller must not have waited (waitpid) for the end of the process yet: after
+    /// that, the id may belong to another process. If the machine has failed already, the process is killed at once.
     pub fn runs(&self, machine: usize, process: Pid) -> Result<()> {
         let process = pidfd_open(process, PidfdFlags::empty()).context("pidfd_open")?;
         let mut state = self.lock();

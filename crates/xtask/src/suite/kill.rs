@@ -1,5 +1,5 @@
-//! Kills (SIGKILL) the gateway while it writes and destages, or the node behind it. Afterwards each
-//! block must hold its last acknowledged write, or one that was in flight, and never a torn one.
+//! Kills (SIGKILL) the gateway while it writes and destages, or the node behind it. Afterwards each block must hold the
+//! data of its last acknowledged write, or of a write that was in flight, and never a mixture of two writes.
 //!
 //! The link to the node has a delay of 4 ms, and no privilege is needed. The module `power` has
 //! rounds for every mode.

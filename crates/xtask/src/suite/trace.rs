@@ -1,6 +1,6 @@
-//! Replays the EMC-tel-like trace, and measures each part of `cargo xtask bench object` once at a
-//! small scale, in a step of its own: the ignored tests of crate `bench`. They are ignored in other
-//! runs: they need the program `forebay`, and no other step may run at the same time.
+//! Replays the EMC-tel-like trace, and measures each part of `cargo xtask bench object` once at a small scale, in a
+//! step of its own. The step runs those tests of crate `bench` that are marked as ignored, because they need the
+//! program `forebay`, and no other step may run at the same time.
 
 use std::path::Path;
 use std::time::Duration;

@@ -138,8 +138,8 @@ pub fn run(plan: &PowerRoundPlan<'_>, rig: &mut Option<Rig>, seed: u64) -> Resul
     let mut machines = cut.machines.clone();
     fail_under_load(rig, cut, &mut chance)?;
     if plan.mode.is_pair() && machines.len() == 1 && chance.percent(50) {
-        // The surviving gateway takes writes without its partner. Then it fails, too, alone or with
-        // the node.
+        // The surviving gateway takes writes without its partner. Then the surviving gateway fails, too, alone or
+        // together with the node.
         let survivor = GATEWAY + PARTNER - machines[0];
         let victims = if chance.percent(50) { vec![survivor] } else { vec![NODE, survivor] };
         let cut = draw(plan.mode, plan.failure, ALONE, &mut chance);
