@@ -437,8 +437,8 @@ impl ClientWorkload for Once {
     }
 }
 
-/// Makes durable appends of 4 KiB, one after the other. They wrap around in a file whose blocks are
-/// allocated.
+/// Makes durable appends of 4 KiB, one after the other. At the end of the file, which has allocated blocks, the appends
+/// continue at its start.
 pub struct Appender {
     file: std::fs::File,
     buffer: Vec<u8>,
