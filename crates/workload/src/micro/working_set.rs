@@ -11,7 +11,7 @@ use super::{
 };
 use crate::Error;
 
-/// The offset of the first block. It is the largest block size, so that blocks of all sizes are aligned.
+/// The offset of the first block in bytes. Equal to the largest block size, so that blocks of all sizes are aligned.
 const START: u64 = 64 * 1024;
 /// Length of the label at the start of the storage: the largest block size of a disk.
 const MARK: usize = 4096;
@@ -66,8 +66,8 @@ impl<'a> Set<'a> {
 
     /// Fills the set: writes version 0 of each block.
     fn filled(self, progress: &dyn Fn(f64)) -> Result<Self, Error> {
-        // Until the set is complete, its label says that it is empty. Otherwise an interrupted run
-        // could leave an old label with new content.
+        // Until the set is complete, its label says that the set is empty. Otherwise an interrupted run could leave an
+        // old label with new content.
         self.mark(0)?;
         let mut piece = Aligned::zeros(PIECE);
         for at in (0..self.bytes).step_by(PIECE) {

@@ -79,8 +79,8 @@ impl Workload for Sdet {
         self.check()?;
         let scripts: Vec<String> =
             (0..self.scripts).map(|number| script::write(run.seed, number, self.rounds)).collect();
-        // First run the scripts on this machine's own disk. Their output and files are the expected
-        // ones.
+        // First run the scripts on this machine's own disk. Later their output and files are compared with those on the
+        // storage under test.
         let all = 2.0 * f64::from(self.scripts);
         let done = AtomicU32::new(0);
         let one_done = || (run.progress)(f64::from(done.fetch_add(1, Ordering::Relaxed) + 1) / all);
