@@ -85,7 +85,7 @@ pub(crate) fn end_left(folders: &[&Path]) -> Vec<Killed> {
     let left: Vec<Killed> = processes()
         .filter(|process| *process != own)
         .filter(|process| run_of(*process).is_some() && uses(*process, folders))
-        // Read the start time before the kill: it is unknown after the process has ended.
+        // Read the start time before the kill: the start time is unknown after the process has ended.
         .filter_map(|process| Some(Killed { process, began: stat(process, 22)? }))
         .collect();
     let until = Instant::now() + GONE;

@@ -212,9 +212,9 @@ fn nodes(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Returns a site with a file system that writes synchronously: each write waits until it is on the
-/// disk or in the gateway. Otherwise the host would cache all writes, since it has far more memory
-/// than the paper's.
+/// Returns a site with a file system that writes synchronously: each write waits until its data is on the disk or in
+/// the gateway. Otherwise the host would cache all writes, since this machine has far more memory than the paper's
+/// host.
 fn mounted(rate: u64, report: Option<&str>, mib: u64) -> LabSite {
     LabSite { host: Host::Mounted("sync,dirsync".to_owned()), ..site(rate, report, mib) }
 }
