@@ -447,8 +447,8 @@ pub(crate) mod tests {
         for (instance, version) in [(1, 1), (2, 2), (3, 3), (1, 1), (4, 4)] {
             take(instance, version, 0, version);
         }
-        // This node was restored from an older copy. Another node has not received a record of the restored node yet,
-        // and still has the newer one.
+        // This node was restored from an older copy. Another node still has the newer record from before, since it has
+        // not received the restored record yet.
         take(5, 11, 0, 100);
         take(4, 50, 60, 101);
         take(5, 51, 0, 102);
