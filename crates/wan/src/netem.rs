@@ -38,8 +38,8 @@ const COUNTED: u64 = 14;
 const SAVED_PACKETS: u64 = 2;
 
 impl Netem {
-    /// Checks whether a link with these options can be made here. The support of netem by the kernel is not
-    /// checked: it is known only when netem is used.
+    /// Checks whether a link with these options can be made here. Does not check if the kernel supports netem, because
+    /// this is known only when netem is used.
     ///
     /// # Errors
     /// The obstacle, or the setting that netem does not support.
