@@ -11,17 +11,18 @@ use crate::{
     serving::{PairStatus, RefusedStatus, ServingPhase, ServingStatus, TargetStatus, UnitStatus},
 };
 
-/// Fill level of a log, in percent, from which a gateway warns. Destage begins at half of the log by default, so a log
-/// that is fuller shows that the far volume accepts less than the hosts write.
+/// If a log is filled to this percentage, the status of its gateway has a warning. By default destage begins when half
+/// of the log is filled, so a fuller log shows that the far volume accepts less than the hosts write.
 pub const LOG_FILLING_PERCENT: u64 = 80;
-/// Fill level of a log, in percent, at which hosts will soon have to wait.
+/// If a log is filled to this percentage, hosts will soon have to wait, and the status reports that.
 pub const LOG_NEARLY_FULL_PERCENT: u64 = 95;
-/// Time in seconds until the log is full, below which this is critical while destage is stopped. An operator needs about
-/// an hour to bring a link or a node back.
+/// If destage is stopped and the log will be full in less than this number of seconds, the problem is critical. An
+/// operator needs about an hour to bring a link or a node back.
 const LOG_LASTS_TOO_SHORT: u64 = 3600;
-/// Age of dirty data, in milliseconds, from which a gateway warns; twice `dirty_age` if that is longer.
+/// If dirty data is older than this number of milliseconds, and older than twice `dirty_age`, the status of its gateway
+/// has a warning.
 const DIRTY_TOO_LONG_MS: u64 = 60_000;
-/// Free bytes below which a file system that has refused a call counts as full.
+/// A file system that has refused a call counts as full if it has fewer free bytes than this.
 const FILE_SYSTEM_FULL: u64 = 1 << 20;
 
 /// Urgency of a problem, in ascending order.
@@ -208,9 +209,9 @@ fn link_problem(
     })
 }
 
-/// Returns the problem that a gateway destages too late. A node has no such problem: with `report = "at-flush"`, its log
-/// keeps data until the host flushes. If destage is stopped, the reason is a problem of its own; a rate of 0 in the
-/// settings is planned.
+/// Returns the problem that a gateway destages too late. A node has no such problem: with `report = "at-flush"`, its
+/// log keeps data until the host flushes. If destage is stopped, this function reports no problem, because the reason
+/// of the stop is a problem of its own. If the rate in the settings is 0, the delay is intended.
 fn age_problem(cache: &CacheFigures) -> Option<HealthProblem> {
     let DestageFigures { dirty_age_ms, destage_rate_limit_bytes, destage_rate_by, .. } =
         &cache.destage;
@@ -244,7 +245,8 @@ impl CacheFigures {
             || self.destage.paused_since.is_some()
     }
 
-    /// Returns true for write-through, where each write waits for the far volume. Compares the texts of `order`.
+    /// Returns true for write-through, where each write waits for the far volume. To find out, compares the text of the
+    /// figure `order`.
     fn writes_through(&self) -> bool {
         ["every write that was answered", "none (the log holds older writes)"]
             .contains(&self.epochs.order.as_str())

@@ -63,7 +63,7 @@ pub(crate) fn in_order_of_names<S: Serializer>(
     serde_json::to_value(value).map_err(S::Error::custom)?.serialize(serializer)
 }
 
-/// The form of a layer in JSON before the kind of its figures is known.
+/// A layer as parsed from JSON. In a second step, the name of the layer determines the type of its figures.
 #[derive(Deserialize)]
 struct UntypedLayer {
     layer: String,

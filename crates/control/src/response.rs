@@ -51,7 +51,8 @@ pub enum ControlResponse {
 }
 
 impl ControlResponse {
-    /// Returns the failure to report for a response that does not belong to the request.
+    /// Converts a response that does not belong to the request to the failure to report: the failure or error in it, or
+    /// else that the response is unexpected.
     pub fn unexpected(self) -> Failure {
         match self {
             Self::Failure(failure) => failure,
