@@ -11,7 +11,7 @@ use sim::Rng;
 use volume::Stack;
 
 use crate::{
-    steps::{BLOCK, MIB, Sparse, open_small, snapshot_of, sparse, write_chunks},
+    steps::{BLOCK, MIB, Sparse, check_sound, open_small, snapshot_of, sparse, write_chunks},
     support::*,
 };
 
@@ -104,6 +104,7 @@ fn a_snapshot_that_is_dropped_at_any_moment_leaves_nothing() {
             if round % 3 == 0 {
                 flush(&store).await.unwrap();
                 drop(store);
+                check_sound(&volume).await.unwrap();
                 store = open_small(&volume).await;
             }
             write(&store, objects[1], 0, vec![8; BLOCK as usize]).await.unwrap();

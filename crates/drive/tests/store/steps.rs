@@ -388,6 +388,15 @@ async fn check_space(store: &DriveStore) -> Result<(), String> {
     }
 }
 
+/// Fails if an examination of the crashed drive has a finding.
+pub async fn check_sound(volume: &Stack) -> Result<(), String> {
+    let report = drive::examine_drive(volume.clone(), small_steps(), Box::new(|_, _| {})).await;
+    match report.map_err(|error| error.to_string())? {
+        Some(report) if report.found > 0 => Err(format!("an examination finds {report:?}")),
+        _ => Ok(()),
+    }
+}
+
 fn crash(seed: u64, point: u64) -> Result<(), String> {
     let mut rng = Rng::new(seed.wrapping_mul(0x1_0001).wrapping_add(point));
     let mut states = Vec::new();
@@ -401,6 +410,7 @@ fn crash(seed: u64, point: u64) -> Result<(), String> {
         if round == 3 {
             let stack: Stack = volume;
             return run(async {
+                check_sound(&stack).await?;
                 perform_script(&stack, &mut states, Rng::new(0), 0).await?;
                 check_space(&open_small(&stack).await).await
             });
