@@ -128,3 +128,41 @@ fn hostile_rows_end_in_errors_and_never_in_a_panic_or_a_hang() {
     }
     assert!(failed.is_empty(), "{} cases: {failed:#?}", failed.len());
 }
+
+/// Flips one bit of the volume.
+async fn flip_bit(volume: &Stack, at: u64) {
+    let lba = Lba(at / 512);
+    let sector = volume.read(Extent { lba, blocks: 1 }).await.expect("read");
+    let mut sector = sector.into_bytes().to_vec();
+    sector[(at % 512) as usize] ^= 4;
+    volume.write(lba, sector.into(), Durability::Stable).await.expect("written");
+}
+
+#[test]
+fn a_flipped_bit_in_a_page_of_the_tables_is_found_or_has_no_effect_on_rows() {
+    run(async {
+        let sample = sample().await;
+        let rows = all_rows(&sample.volume).await;
+        let all = all_bytes(&sample.volume).await;
+        let tables = on_thread(&sample.volume, |_, _, layout| Ok(layout.tables())).await;
+        let is_used = |page: &u64| {
+            let start = *page as usize;
+            all[start..start + 4096].iter().any(|byte| *byte != 0)
+        };
+        let mut found = 0;
+        for page in tables.expect("read").step_by(4096).filter(is_used) {
+            for at in [page + 2, page + 100, page + 4000] {
+                let volume = copy(&sample.volume).await;
+                flip_bit(&volume, at).await;
+                match examine(&volume).await {
+                    Ok(Some(report)) if report.is_sound() => {
+                        let is_equal = all_rows(&volume).await == rows;
+                        assert!(is_equal, "the bit at {at} changes rows");
+                    }
+                    _ => found += 1,
+                }
+            }
+        }
+        assert!(found > 5, "{found} flipped bits were found");
+    });
+}
