@@ -21,7 +21,10 @@ use super::{
     groups::{BlockRun, Groups},
     key,
     row_store::Rows,
-    tables::{Tables, commit_rows, first_rows, identifiers_to_reserve, open_database},
+    tables::{
+        Tables, commit_rows, first_rows, free_replaced_pages, identifiers_to_reserve, is_full,
+        open_database,
+    },
     transaction::{Builds, TAG_BYTES},
     unsynced::UnsyncedBlocks,
 };
@@ -286,7 +289,15 @@ fn commit_to_tables(
     clear: bool,
 ) -> Result<(), String> {
     let generation = log.begin_fold(&tables.mutation);
-    if let Err(error) = commit_rows(&tables.database, rows, generation, clear) {
+    let mut result = commit_rows(&tables.database, rows, generation, clear);
+    if result.as_ref().is_err_and(is_full) {
+        // The pages that the commit before has replaced are not free yet.
+        drop(tables.database.lock().take());
+        reopen(tables)?;
+        result = free_replaced_pages(&tables.database)
+            .and_then(|()| commit_rows(&tables.database, rows, generation, clear));
+    }
+    if let Err(error) = result {
         // A database that failed refuses everything until it is opened again.
         drop(tables.database.lock().take());
         return Err(error.to_string());

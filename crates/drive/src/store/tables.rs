@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 
 use object::{FIRST_IDENTIFIER, ObjectAddress, ObjectError, ObjectType, Timestamp};
 use parking_lot::Mutex;
-use redb::{Builder, Database, ReadableDatabase, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 use tokio::sync::watch;
 
 use super::{
@@ -107,7 +107,7 @@ impl Tables {
             committed_epoch: 0,
             is_formatting: false,
             has_format_failed: false,
-            row_limit: layout.tables_bytes * 2 / 5,
+            row_limit: row_limit(layout.tables_bytes),
             step_chunks: super::options::Limits::default().step_chunks,
             // A crash may have left some over.
             has_work: true,
@@ -249,6 +249,37 @@ pub(crate) fn commit_rows(
     Ok(())
 }
 
+/// Makes the pages free that the last commit has replaced: redb keeps them until the next one. Changes nothing else.
+pub(crate) fn free_replaced_pages(database: &Mutex<Option<Database>>) -> Result<(), redb::Error> {
+    let mut write = match database.lock().as_ref() {
+        Some(database) => database.begin_write()?,
+        None => return Err(redb::Error::DatabaseClosed),
+    };
+    write.set_two_phase_commit(true);
+    write.set_quick_repair(true);
+    {
+        let mut log = write.open_table(LOG)?;
+        let generation = log.get(())?.map(|generation| generation.value());
+        if let Some(generation) = generation {
+            log.insert((), generation)?;
+        }
+    }
+    write.commit()?;
+    Ok(())
+}
+
+/// Returns true if a commit has failed because the tables have no room for it.
+pub(crate) fn is_full(error: &redb::Error) -> bool {
+    matches!(error, redb::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull)
+}
+
+/// Returns the space of rows above which nothing is created. A fold never overwrites a page in place, so it needs room
+/// for each page that it changes: in a small part, possibly all of them.
+fn row_limit(tables_bytes: u64) -> u64 {
+    let fold = (tables_bytes / 2).min(MOST_FOLDED);
+    tables_bytes - fold - tables_bytes / 16
+}
+
 /// Returns the counters and the rows of a drive without objects.
 pub(crate) fn first_rows(now: Timestamp) -> (Counters, Rows) {
     let counters = Counters {
@@ -289,6 +320,9 @@ pub(crate) fn identifiers_to_reserve(counters: &Counters, mutation: &DriveMutati
 
 /// Bytes of changed rows in memory above which commands wait for a commit.
 const MOST_CHANGES: usize = 12 << 20;
+/// Maximum number of bytes of pages that a fold changes: twice [`MOST_CHANGES`] (log and memory) in rows of 200 bytes,
+/// each in a page of its own.
+const MOST_FOLDED: u64 = 512 << 20;
 /// Bytes of rows that are kept in memory.
 const ROW_CACHE: usize = 24 << 20;
 /// Maximum number of bytes of pages of the tables that redb caches in memory.

@@ -50,7 +50,7 @@ pub(crate) struct Counters {
     /// Identifiers below this one are reserved in a stable row: after a crash they count as assigned.
     pub(crate) reserved_id: u64,
     pub(crate) next_content: u64,
-    /// Length in bytes of all keys and values in the tables.
+    /// Space in bytes of all rows in the tables: the sum of [`space_of_row`].
     pub(crate) row_bytes: u64,
     pub(crate) next_tag: u64,
     pub(crate) oldest_tag: u64,
@@ -80,7 +80,7 @@ pub(crate) struct DriveTables {
     /// FORMAT OSD has failed, and may have removed all rows from the tables. Rows in memory may be gone there, so every
     /// command is refused until FORMAT OSD is repeated or the drive starts again.
     pub(crate) has_format_failed: bool,
-    /// Bytes of rows above which nothing is created.
+    /// Space of rows above which nothing is created.
     pub(crate) row_limit: u64,
     /// Chunks that one transaction frees or copies.
     pub(crate) step_chunks: usize,
@@ -253,7 +253,7 @@ impl<'a> Transaction<'a> {
 
     /// Replaces a row whose present value is `old`, or removes it.
     pub(crate) fn replace(&mut self, key: Key, old: Option<&Bytes>, row: Option<Bytes>) {
-        let size = |row: Option<&Bytes>| row.map_or(0, |row| (row.len() + key.len()) as u64);
+        let size = |row: Option<&Bytes>| row.map_or(0, |row| space_of_row(&key, row));
         let bytes = self.counters.row_bytes + size(row.as_ref());
         self.counters.row_bytes = bytes.saturating_sub(size(old));
         self.writes.insert(key, row);
@@ -261,7 +261,7 @@ impl<'a> Transaction<'a> {
 
     /// Adds a row with a key that is known not to exist.
     pub(crate) fn insert(&mut self, key: Key, row: Bytes) {
-        self.counters.row_bytes += (row.len() + key.len()) as u64;
+        self.counters.row_bytes += space_of_row(&key, &row);
         self.writes.insert(key, Some(row));
     }
 
@@ -409,7 +409,7 @@ impl<'a> Transaction<'a> {
         self.has_work = Some(false);
     }
 
-    /// Returns the length in bytes of all rows above which no object can be created.
+    /// Returns the space in bytes of all rows above which no object can be created.
     pub(crate) fn table_limit(&self) -> u64 {
         self.tables.row_limit
     }
@@ -476,6 +476,17 @@ impl<'a> Transaction<'a> {
     }
 }
 
+/// Returns the space in bytes that a row takes in the tables if redb fills half of each page. redb splits a full page in
+/// the middle, so rows that are added in ascending order leave half of each page empty. A row of more than a third of a
+/// page may be alone in its page, and a page of more than 4 KiB has a power of two.
+fn space_of_row(key: &Key, row: &Bytes) -> u64 {
+    let bytes = (key.len() + row.len() + ROW_HEADER) as u64;
+    match bytes <= PAGE / 3 {
+        true => bytes * 2,
+        false => bytes.next_power_of_two().max(PAGE),
+    }
+}
+
 impl Counters {
     /// Encodes the row of counters, with the number of used blocks.
     pub(crate) fn encode(&self, used: u64) -> Bytes {
@@ -520,6 +531,10 @@ impl Counters {
 }
 
 pub(crate) const TAG_BYTES: usize = 16;
+/// Length in bytes of redb's pages.
+const PAGE: u64 = 4096;
+/// Bytes that redb adds to each row: the ends of key and value, and a part of the page's header.
+const ROW_HEADER: usize = 12;
 /// Larger numbers do not occur: a row with one is damaged. Below it, sums do not overflow.
 const MOST_COUNTED: u64 = 1 << 62;
 /// Request tags that a row of counters may name. More would be forgotten one by one, which would take long.

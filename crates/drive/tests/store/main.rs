@@ -14,6 +14,7 @@ mod disk_errors;
 mod concurrent;
 mod copies;
 mod crash;
+mod full_tables;
 mod growth;
 mod one_thread;
 mod scrub;
