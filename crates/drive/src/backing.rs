@@ -68,9 +68,6 @@ impl DriveBacking for DriveStore {
     }
 
     fn serves(&self, action: ServiceAction) -> bool {
-        !matches!(
-            action,
-            ServiceAction::ObjectStructureCheck | ServiceAction::CreateUserTrackingCollection
-        )
+        action != ServiceAction::ObjectStructureCheck
     }
 }

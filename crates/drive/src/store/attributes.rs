@@ -14,6 +14,7 @@ use super::{
     object_row::ObjectRow,
     object_rows::{check_changeable, check_tables, find, find_typed, store},
     options::{DriveIdentity, Limits},
+    tracking::{self, TRACKING_COLLECTION, TRACKING_PAGE},
     transaction::{Step, Stop, Transaction},
 };
 
@@ -110,8 +111,14 @@ fn set_standard(
         (_, 2, 1) => row.max_length = long()?,
         (_, 2, 0x1_0001) => row.quota.bytes = long()?,
         (_, 2, 0x1_0002) => row.quota.objects = long()?,
-        (_, 5, 0x4000_0001) => row.policy_tag = short()?,
-        (ObjectType::Partition, 5, 0x4000_0002) => row.quota.user_policy_tag = short()?,
+        (_, 5, 0x4000_0001) => {
+            row.policy_tag = short()?;
+            tracking::abort_background(transaction, address)?;
+        }
+        (ObjectType::Partition, 5, 0x4000_0002) => {
+            row.quota.user_policy_tag = short()?;
+            tracking::abort_background(transaction, address)?;
+        }
         _ => put(transaction, context, address, row, id, value)?,
     }
     Ok(())
@@ -171,6 +178,10 @@ fn set_membership(
         return Err(refused(id));
     }
     let mut parent = find_typed(transaction, collection, ObjectType::Collection)?;
+    check_changeable(&parent, RefusedField::Object)?;
+    if parent.members.kind == TRACKING_COLLECTION {
+        return Err(refused(id));
+    }
     let member = key::member(collection, address.object);
     if transaction.get(&member)?.is_some() {
         return Err(refused(id));
@@ -253,7 +264,7 @@ fn pages(
     for known in attributes_of(row.object_type) {
         if pages.contains(&known.id.page)
             && wanted(known.id)
-            && let Some(value) = computed(transaction, context, address, row, known.id)
+            && let Some(value) = derived(transaction, context, address, row, known.id)?
         {
             found.push(Attribute { id: known.id, value });
         }
@@ -284,13 +295,29 @@ pub(crate) fn value_of(
     if id.page == TAG_PAGE {
         return Ok(None);
     }
-    if let Some(value) = computed(transaction, context, address, row, id) {
+    if let Some(value) = derived(transaction, context, address, row, id)? {
         return Ok(Some(value));
     }
     if row.attribute_bytes == 0 {
         return Ok(None);
     }
     transaction.get(&key::attribute(address, id))
+}
+
+/// Returns the value of an attribute that has no row of its own.
+fn derived(
+    transaction: &mut Transaction<'_>,
+    context: &AttributeContext<'_>,
+    address: ObjectAddress,
+    row: &ObjectRow,
+    id: AttributeId,
+) -> Step<Option<Bytes>> {
+    match computed(transaction, context, address, row, id) {
+        None if id.page == TRACKING_PAGE && row.object_type == ObjectType::Collection => {
+            tracking::value(transaction, address, id.number)
+        }
+        value => Ok(value),
+    }
 }
 
 /// Returns the value of an attribute that follows from the row of the object.

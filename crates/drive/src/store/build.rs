@@ -20,6 +20,7 @@ use super::{
     object_row::{FROZEN, HAS_WORK, MAY_SHARE, ObjectRow},
     object_rows::{check_tables, decode},
     sharing::share_blocks,
+    tracking,
     transaction::{ActiveBuild, BuildChange, Step, Stop, Transaction},
     work_row::{WorkRow, is_left_over, store_work},
 };
@@ -306,6 +307,9 @@ pub(crate) fn remove_objects(
         let is_user = row.object_type == ObjectType::UserObject;
         if blocks > STEP_BLOCKS || !(is_user || remove_members(transaction, address)?) {
             return Ok(Some(address.object));
+        }
+        if !is_user {
+            tracking::forget(transaction, address)?;
         }
         remove_attribute_rows(transaction, address)?;
         free_content(transaction, &row)?;

@@ -17,7 +17,7 @@ use super::{
     listing::ListSource,
     object_row::{FROZEN, ObjectRow},
     object_rows::{decode, find, find_partition, find_user, store},
-    objects::{create_objects, create_partition, remove_collection, remove_partition, remove_user},
+    objects::{create_objects, create_partition, remove_partition, remove_user},
     plans::{DataChange, clear_change, length_change, segments_of, write_change},
     reading::ranges_of,
     transaction::{Stop, TAG_BYTES},
@@ -144,10 +144,10 @@ impl DriveCore {
             | Command::SetMemberAttributes { collection } => {
                 self.for_members(request, collection).await
             }
-            Command::Query { collection, allocation_length, matches, immediate } => {
-                let matches = immediate.then_some(matches);
-                self.query(request, collection, allocation_length, matches).await
+            Command::CreateUserTrackingCollection { .. } => {
+                self.create_tracking_collection(request).await
             }
+            Command::Query { .. } => self.query(request).await,
             Command::CopyUserObjects { partition, requested, .. } => {
                 self.copy_object(request, partition, requested).await
             }
@@ -295,35 +295,39 @@ impl DriveCore {
         Ok(reply.0)
     }
 
-    /// Removes the objects of a partition in steps, and then the partition. User objects go first, so that the
+    /// Removes the objects of a partition in steps, and then the partition. User objects go first, so that linked
     /// collections have no members when they are removed.
     pub(crate) async fn empty_partition(&self, partition: u64) -> Result<(), ObjectError> {
-        for object_type in [ObjectType::UserObject, ObjectType::Collection] {
-            let mut next = Some(key::object(ObjectAddress::new(partition, 1)));
-            while let Some(start) = next {
-                self.admit_change().await?;
-                next = self
-                    .run(|transaction| {
-                        let end = key::objects_end(partition);
-                        let page = transaction.page(&start, &end, REMOVAL_STEP)?;
-                        let mut blocks = 0;
-                        for (row_key, row) in &page.rows {
-                            if blocks > REMOVAL_BLOCKS {
-                                return Ok(Some(row_key.clone()));
-                            }
-                            let address = ObjectAddress::new(partition, key::last_number(row_key));
-                            let row = decode(address, row)?;
-                            match row.object_type {
-                                kind if kind != object_type => {}
-                                ObjectType::UserObject => {
-                                    blocks += remove_user(transaction, address, &row)?;
-                                }
-                                _ => remove_collection(transaction, address)?,
-                            }
+        let mut next = Some(key::object(ObjectAddress::new(partition, 1)));
+        while let Some(start) = next {
+            self.admit_change().await?;
+            next = self
+                .run(|transaction| {
+                    let end = key::objects_end(partition);
+                    let page = transaction.page(&start, &end, REMOVAL_STEP)?;
+                    let mut blocks = 0;
+                    for (row_key, row) in &page.rows {
+                        if blocks > REMOVAL_BLOCKS {
+                            return Ok(Some(row_key.clone()));
                         }
-                        Ok(page.next)
-                    })
-                    .await?;
+                        let address = ObjectAddress::new(partition, key::last_number(row_key));
+                        let row = decode(address, row)?;
+                        if row.object_type == ObjectType::UserObject {
+                            blocks += remove_user(transaction, address, &row)?;
+                        }
+                    }
+                    Ok(page.next)
+                })
+                .await?;
+        }
+        loop {
+            let (collections, _) =
+                self.ids(ListSource::Collections(partition), 0, REMOVAL_STEP).await?;
+            if collections.is_empty() {
+                break;
+            }
+            for id in collections {
+                while !self.undo_step(ObjectAddress::new(partition, id)).await? {}
             }
         }
         self.run(|transaction| {

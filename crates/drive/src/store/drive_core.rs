@@ -1,6 +1,7 @@
 //! Runs transactions of commands, loads the rows that they need, and waits for commits.
 
 use std::{
+    collections::VecDeque,
     sync::{Arc, mpsc},
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -11,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::{
+    background::BackgroundJob,
     build::{cancel, copy_one, undo_some},
     committer::CommitJob,
     freeing::free_some,
@@ -38,6 +40,8 @@ pub(crate) struct DriveCore {
     pub(crate) committer: mpsc::Sender<CommitJob>,
     /// Wakes the worker; `None`: the drive is closed.
     pub(crate) worker: Mutex<Option<mpsc::SyncSender<()>>>,
+    /// The jobs of the worker; `None`: the drive is closed, and goes on with them after its next start.
+    pub(crate) jobs: Mutex<Option<VecDeque<BackgroundJob>>>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
     /// Locks for APPEND, selected by the object: two APPENDs to one object at once would each have to begin again.
     pub(crate) appends: Box<[tokio::sync::Mutex<()>]>,

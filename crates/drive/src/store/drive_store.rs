@@ -105,6 +105,7 @@ impl DriveStore {
         self.load_summaries().await.map_err(failed)?;
         self.find_builds().await.map_err(failed)?;
         self.finish_removals().await.map_err(failed)?;
+        self.core.resume().await.map_err(failed)?;
         self.core.wake_worker();
         Ok(())
     }
@@ -162,6 +163,8 @@ impl DriveStore {
     /// # Errors
     /// The volume failed.
     pub async fn close(&self) -> Result<(), ObjectError> {
+        // The worker makes no further step of a job. The drive goes on with the jobs after its next start.
+        drop(self.core.jobs.lock().take());
         self.core.commit(false).await?;
         let (reply, done) = oneshot::channel();
         self.core.stop(Some(reply));
@@ -348,6 +351,7 @@ fn start(
         loader: load,
         committer: commit,
         worker: Mutex::new(Some(wake)),
+        jobs: Mutex::new(Some(Default::default())),
         builds: tokio::sync::Mutex::new(()),
         threads: Mutex::new(threads),
         appends: (0..APPEND_LOCKS).map(|_| tokio::sync::Mutex::new(())).collect(),

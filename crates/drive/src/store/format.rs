@@ -107,7 +107,7 @@ const ROWS: &[FormatRow] = &[
     (
         "`M` partition, collection, object",
         "a member",
-        "number of its attribute in page 4 (4, big-endian)",
+        "number of its attribute in page 4 (4, big-endian); of a tracking collection: when the object was created (6)",
     ),
     ("`N`", "the drive", "counters"),
     ("`T` tag (16)", "a request tag", "its result"),
@@ -121,6 +121,28 @@ const ROWS: &[FormatRow] = &[
         "1,024 groups",
         "number of used blocks of each group (2); zeros at the end are left out",
     ),
+    ("`L` partition, collection", "the last command that a collection tracks", "tracking record"),
+    (
+        "`J` partition, collection",
+        "a tracked command that a start goes on with, or undoes",
+        "1: QUERY, with the partition (8), the object (8) and the continuation segment; 2: the creation",
+    ),
+];
+
+/// Tracking record
+///
+/// The sense data of the ended command follows.
+const TRACKING: &[FormatField] = &[
+    ("version", 0, 1, "1"),
+    ("has ended", 1, 1, ""),
+    ("is emptied", 2, 1, "QUERY has removed the former members"),
+    ("status", 3, 1, "of the ended command"),
+    ("service action", 4, 2, ""),
+    ("total", 6, 8, "objects when the command began"),
+    ("processed", 14, 8, "objects"),
+    ("newer", 22, 8, "members whose identifier has a later object"),
+    ("missing", 30, 8, "members that were removed"),
+    ("next", 38, 8, "the first identifier that was not looked at"),
 ];
 
 /// Object row
@@ -354,6 +376,15 @@ fn the_tables_of_the_page_have_the_offsets_of_work_and_copies() {
 
     let progress = Progress { content: 1, next: 2, used: 3 };
     check(PROGRESS_ROW, &progress.encode(), &[&number(1), &number(2), &number(3)]);
+}
+
+#[test]
+fn the_tables_of_the_page_have_the_offsets_of_a_tracking_record() {
+    let numbers = [2_u64, 3, 4, 5, 6].map(u64::to_le_bytes);
+    let [total, processed, newer, missing, next] = &numbers;
+    let values: [&[u8]; 10] =
+        [&[1], &[1], &[1], &[0x40], &[0xa0, 0x88], total, processed, newer, missing, next];
+    check(TRACKING, &super::tracking::example(), &values);
 }
 
 #[test]

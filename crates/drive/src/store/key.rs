@@ -22,6 +22,8 @@ const TRASH: u8 = b'X';
 const WORK: u8 = b'W';
 const BUILD: u8 = b'B';
 const PROGRESS: u8 = b'D';
+const TRACKING: u8 = b'L';
+const PENDING: u8 = b'J';
 /// Named records have a table of their own, which FORMAT OSD leaves alone.
 const RECORD: u8 = b'r';
 
@@ -45,6 +47,8 @@ pub(crate) enum RowKind {
     Work,
     Build,
     Progress,
+    Tracking,
+    Pending,
 }
 
 impl RowKind {
@@ -68,6 +72,8 @@ impl RowKind {
             WORK => Self::Work,
             BUILD => Self::Build,
             PROGRESS => Self::Progress,
+            TRACKING => Self::Tracking,
+            PENDING => Self::Pending,
             _ => return None,
         })
     }
@@ -81,6 +87,7 @@ impl RowKind {
             Self::Summary | Self::Build => 8,
             Self::Object | Self::Chunk | Self::Collection | Self::Tag => 16,
             Self::Progress => 16,
+            Self::Tracking | Self::Pending => 16,
             Self::Attribute | Self::Member => 24,
         };
         length == 1 + numbers
@@ -258,6 +265,26 @@ pub(crate) fn progress(partition: u64, object: u64) -> Key {
 
 pub(crate) fn progress_end(partition: u64) -> Key {
     after(&key(PROGRESS, &[partition]))
+}
+
+/// The record of the last command that a collection tracks.
+pub(crate) fn tracking(collection: ObjectAddress) -> Key {
+    key(TRACKING, &[collection.partition, collection.object])
+}
+
+/// A command that the drive goes on with, or undoes, after a restart. The address is that of the collection that
+/// tracks the command.
+pub(crate) fn pending(collection: ObjectAddress) -> Key {
+    key(PENDING, &[collection.partition, collection.object])
+}
+
+pub(crate) fn pending_end() -> Key {
+    key(PENDING + 1, &[])
+}
+
+/// Returns the collection of a key of a pending command.
+pub(crate) fn pending_collection(key: &[u8]) -> ObjectAddress {
+    ObjectAddress::new(number(key, 0), number(key, 1))
 }
 
 pub(crate) fn record(name: &str) -> Key {

@@ -9,6 +9,7 @@ use super::{
     key,
     object_row::ObjectRow,
     object_rows::{check_changeable, check_tables, find, find_partition, guard_copy, store},
+    tracking,
     transaction::{Step, Stop, Transaction},
 };
 
@@ -158,6 +159,7 @@ pub(crate) fn remove_collection(
     let row = find(transaction, address)?;
     guard_copy(transaction, address, &row)?;
     remove_attributes(transaction, address)?;
+    tracking::forget(transaction, address)?;
     transaction.put(key::object(address), None)?;
     transaction.put(key::collection(address.partition, address.object), None)?;
     let mut parent = find_partition(transaction, address.partition)?;

@@ -20,6 +20,7 @@ use super::{
     superblock::Superblock,
     transaction::{Builds, Counters, DriveTables, IDENTIFIER_STEP, TAG_BYTES},
     unsynced::UnsyncedBlocks,
+    works::Works,
 };
 
 pub(crate) const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("rows");
@@ -113,6 +114,7 @@ impl Tables {
             has_work: true,
             last_work: 0,
             builds: Builds::default(),
+            works: Works::default(),
         };
         Ok(Self {
             disk,

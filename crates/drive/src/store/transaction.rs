@@ -17,6 +17,7 @@ use super::{
     mutant::{DriveMutant, DriveMutation},
     row_store::{LoadedRows, Need, RowStore, Rows},
     unsynced::UnsyncedBlocks,
+    works::Works,
 };
 
 /// The reason why a transaction ended without effect.
@@ -89,6 +90,7 @@ pub(crate) struct DriveTables {
     /// The content whose work row was used last.
     pub(crate) last_work: u64,
     pub(crate) builds: Builds,
+    pub(crate) works: Works,
 }
 
 /// Partitions that are not visible: one that is being made as a copy, and those whose making has failed.
@@ -412,6 +414,11 @@ impl<'a> Transaction<'a> {
     /// Returns the space in bytes of all rows above which no object can be created.
     pub(crate) fn table_limit(&self) -> u64 {
         self.tables.row_limit
+    }
+
+    /// Returns the commands at work. Changes of this list stay if the transaction is run again, or fails.
+    pub(crate) fn works(&mut self) -> &mut Works {
+        &mut self.tables.works
     }
 
     /// Returns a token that keeps all blocks from being used again that rows refer to now.

@@ -95,15 +95,6 @@ impl DriveModel {
                 }
                 return;
             }
-            Command::Query { collection, matches, immediate: true, .. } => {
-                for id in self.matches(request, collection) {
-                    let object = self.object(ObjectAddress::new(collection.partition, id));
-                    if !object.memberships.values().any(|member| *member == matches) {
-                        let free = (1..).find(|n| !object.memberships.contains_key(n));
-                        object.memberships.insert(free.expect("one is free"), matches);
-                    }
-                }
-            }
             Command::Create { count, .. } => {
                 for n in 0..u64::from(count) {
                     let mut object = ModelObject::default();
@@ -248,7 +239,7 @@ impl DriveModel {
                 let length = object.expect("it has grown").bytes.len() as u64;
                 assert_eq!(reply.current.append_start, length);
             }
-            (Command::Query { collection, immediate: false, .. }, ReplyData::List(found)) => {
+            (Command::Query { collection, .. }, ReplyData::List(found)) => {
                 let ids: Vec<_> = found.objects.iter().map(|object| object.id).collect();
                 assert_eq!(ids, self.matches(request, collection));
             }

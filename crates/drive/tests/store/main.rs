@@ -6,6 +6,7 @@ mod random_requests;
 mod basics;
 mod tags;
 mod members;
+mod tracking;
 mod log;
 mod superblocks;
 mod model;

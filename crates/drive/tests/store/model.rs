@@ -51,9 +51,10 @@ impl Script {
         }
     }
 
-    /// Fails if the drive has changed what is frozen.
+    /// Fails if the drive has changed what is frozen, or the members of a linked collection by QUERY.
     fn check_allowed(&self, request: &ObjectRequest) {
         let command = request.command;
+        assert!(!is_query_into_collection(request), "{request:?}");
         // A request tag is no attribute of the object.
         let changes = request.set.iter().any(|attribute| attribute.id.page != 0xf001_0000)
             || matches!(
@@ -65,7 +66,6 @@ impl Script {
                     | Command::Remove { .. }
                     | Command::RemoveCollection { .. }
                     | Command::RemoveMemberObjects { .. }
-                    | Command::Query { immediate: true, .. }
             );
         let is_of_partition = matches!(
             command,
@@ -88,7 +88,7 @@ impl Script {
                 let partition = ObjectAddress::partition(address.partition);
                 [address, partition].iter().any(|frozen| self.model.frozen.contains(frozen))
                     || members.iter().any(|id| self.model.frozen.contains(&member(*id)))
-                    || self.concerns_frozen(request)
+                    || is_query_into_collection(request)
             }
             // The object is a member of the collection already, or the collection was removed.
             ObjectError::InvalidAttribute { page: MEMBERSHIP_PAGE, .. } => true,
@@ -97,16 +97,11 @@ impl Script {
             _ => false,
         }
     }
+}
 
-    /// Returns true for a QUERY that would make frozen objects members of a collection.
-    fn concerns_frozen(&self, request: &ObjectRequest) -> bool {
-        let Command::Query { collection, immediate: true, .. } = request.command else {
-            return false;
-        };
-        let found = self.model.matches(request, collection);
-        let member = |id: &u64| ObjectAddress::new(collection.partition, *id);
-        found.iter().any(|id| self.model.frozen.contains(&member(id)))
-    }
+/// Returns true for a QUERY whose matches are to become members of a collection.
+const fn is_query_into_collection(request: &ObjectRequest) -> bool {
+    matches!(request.command, Command::Query { matches: 1.., .. })
 }
 
 async fn script(seed: u64) -> (u64, u64) {

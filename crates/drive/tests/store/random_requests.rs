@@ -130,8 +130,10 @@ fn collection_request(rng: &mut Rng, model: &DriveModel, choice: &Choice) -> Obj
 fn query_request(rng: &mut Rng, model: &DriveModel, collection: ObjectAddress) -> ObjectRequest {
     let others = &model.content.partitions[&collection.partition].collections;
     let others: Vec<_> = others.iter().copied().collect();
-    let matches = *rng.pick(&others).expect("there is a collection");
-    let immediate = rng.chance(30) && matches != collection.object;
+    let other = *rng.pick(&others).expect("there is a collection");
+    // The matches cannot become the members of a linked collection, so the drive must refuse that.
+    let matches = if rng.chance(20) { other } else { 0 };
+    let immediate = matches != 0 && rng.chance(50);
     let whole = if rng.chance(20) { 0 } else { collection.object };
     let collection = ObjectAddress::new(collection.partition, whole);
     let command = Command::Query { collection, allocation_length: 1 << 16, matches, immediate };

@@ -1,8 +1,11 @@
 //! A drive on a volume in memory, and functions that perform single commands.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
 };
 
 use bytes::Bytes;
@@ -149,6 +152,70 @@ pub async fn list(
     loop {
         let reply = perform(store, Command::List { partition, list }).await?;
         let ReplyData::List(found) = reply.data else { panic!("LIST returns a list") };
+        ids.extend(found.objects.iter().map(|object| object.id));
+        if found.continuation == 0 {
+            return Ok(ids);
+        }
+        (list.first, list.identifier) = (found.continuation, found.identifier);
+    }
+}
+
+/// Polls a future `polls` times. Returns its result if it is ready by then; otherwise drops it, as the abort of a
+/// command does.
+pub async fn polled<T>(future: impl Future<Output = T>, polls: usize) -> Option<T> {
+    // Tokio lets a task wait that polls many times without giving way. One poll of a command on 200 members does
+    // not reach the end: each member needs an answer of the thread that loads rows, and Tokio gives a task 128 at once.
+    tokio::task::yield_now().await;
+    let mut future = std::pin::pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending if left <= 1 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
+}
+
+/// Creates a collection and `count` user objects that are its members.
+pub async fn linked_collection(
+    store: &DriveStore,
+    partition: u64,
+    count: usize,
+) -> (ObjectAddress, Vec<ObjectAddress>) {
+    let command = Command::CreateCollection { partition, requested: 0 };
+    let collection = perform(store, command).await.expect("created").current.object;
+    let mut members = Vec::new();
+    for _ in 0..count {
+        let object = create(store, partition).await;
+        let id = collection.object.to_be_bytes().to_vec();
+        set(store, object, Attribute::new(4, 1, id)).await.expect("joined");
+        members.push(object);
+    }
+    (collection, members)
+}
+
+pub async fn tracking_collection(
+    store: &DriveStore,
+    partition: u64,
+    source: u64,
+) -> Result<ObjectAddress, ObjectError> {
+    let command = Command::CreateUserTrackingCollection { partition, requested: 0, source };
+    Ok(perform(store, command).await?.current.object)
+}
+
+/// Lists the members of a collection, or the collections of a partition.
+pub async fn list_collection(
+    store: &DriveStore,
+    collection: ObjectAddress,
+) -> Result<Vec<u64>, ObjectError> {
+    let mut ids = Vec::new();
+    let mut list = ListRequest { allocation_length: 4096, ..ListRequest::default() };
+    loop {
+        let reply = perform(store, Command::ListCollection { collection, list }).await?;
+        let ReplyData::List(found) = reply.data else { panic!("LIST COLLECTION returns a list") };
         ids.extend(found.objects.iter().map(|object| object.id));
         if found.continuation == 0 {
             return Ok(ids);

@@ -15,6 +15,7 @@ use crate::store::{
     groups::{GROUP_BLOCKS, SUMMARY_GROUPS},
     key::{self, Key, RowKind},
     object_row::{HAS_WORK, ObjectRow},
+    tracking::{self, Pending, TRACKING_COLLECTION},
     transaction::Counters,
 };
 
@@ -261,6 +262,9 @@ fn examine_each_row(
                 examine_listed(rows, report, address)?;
             }
             RowKind::Member => examine_member(rows, report, &row_key, &row)?,
+            RowKind::Tracking | RowKind::Pending => {
+                examine_tracking(rows, report, kind, &row_key, &row)?;
+            }
             RowKind::Trash | RowKind::Work | RowKind::Build | RowKind::Progress => {
                 examine_unfinished(rows, report, kind, &row_key, &row)?;
             }
@@ -313,6 +317,15 @@ fn examine_member(
 ) -> Result<(), redb::Error> {
     let collection = ObjectAddress::new(key::number(row_key, 0), key::number(row_key, 1));
     let member = ObjectAddress::new(collection.partition, key::number(row_key, 2));
+    let parent = rows.get(&key::object(collection))?.and_then(|row| ObjectRow::decode(&row));
+    if parent.is_some_and(|parent| parent.members.kind == TRACKING_COLLECTION) {
+        // The member may have been removed since, and does not name the collection.
+        if row.len() != 6 {
+            let text = format!("the row of its member {member} is damaged");
+            report.find_at(DriveFindingKind::Collection, collection, &text);
+        }
+        return Ok(());
+    }
     let number = row.as_ref().try_into().map(u32::from_be_bytes).unwrap_or_default();
     let attribute = key::attribute(member, AttributeId::new(MEMBERSHIP_PAGE, number));
     let value = rows.get(&attribute)?;
@@ -320,6 +333,31 @@ fn examine_member(
         let text = format!("it lists {member}, which does not name it");
         report.find_at(DriveFindingKind::Collection, collection, &text);
     }
+    Ok(())
+}
+
+/// Examines a record of a tracked command, or the row of one that a start of the drive goes on with. Both belong to a
+/// collection, and the second needs the first.
+fn examine_tracking(
+    rows: &ExaminedRows,
+    report: &mut DriveExamination,
+    kind: RowKind,
+    row_key: &Key,
+    row: &Bytes,
+) -> Result<(), redb::Error> {
+    let collection = key::pending_collection(row_key);
+    let owner = rows.get(&key::object(collection))?.and_then(|row| ObjectRow::decode(&row));
+    let is_collection = owner.is_some_and(|owner| owner.object_type == ObjectType::Collection);
+    let text = match kind {
+        _ if !is_collection => "a tracked command belongs to this collection, which does not exist",
+        RowKind::Tracking if !tracking::is_record(row) => "its record of a command is damaged",
+        RowKind::Pending if Pending::decode(row).is_none() => "its pending command is damaged",
+        RowKind::Pending if !rows.has(&key::tracking(collection))? => {
+            "its pending command has no record"
+        }
+        _ => return Ok(()),
+    };
+    report.find_at(DriveFindingKind::Collection, collection, text);
     Ok(())
 }
 

@@ -63,12 +63,14 @@ async fn set(store: &DriveStore, object: ObjectAddress, attribute: Attribute) {
     store.perform(request).await.expect("set");
 }
 
-/// A closed drive with two objects, one of them a member of a collection, and with a snapshot of all that.
+/// A closed drive with two objects, one of them a member of a collection, with a snapshot of all that, and with a
+/// tracking collection.
 struct Sample {
     volume: Stack,
     partition: u64,
     first: ObjectAddress,
     collection: ObjectAddress,
+    tracking: ObjectAddress,
 }
 
 const PARTITION: u64 = 0x1_0000;
@@ -92,8 +94,11 @@ async fn sample() -> Sample {
     set(&store, first, Attribute::new(4, 1, membership)).await;
     let method = object::CopyMethod(0);
     perform(&store, Command::CreateSnapshot { source: partition, requested: 0, method }).await;
+    let source = collection.object;
+    let create = Command::CreateUserTrackingCollection { partition, requested: 0, source };
+    let tracking = perform(&store, create).await.current.object;
     store.close().await.expect("closed");
-    Sample { volume, partition, first, collection }
+    Sample { volume, partition, first, collection, tracking }
 }
 
 async fn examine(volume: &Stack) -> Result<Option<DriveExamination>, OpenError> {
@@ -155,7 +160,7 @@ fn a_sound_drive_has_no_findings_and_not_one_byte_of_its_volume_changes() {
         let before = all_bytes(&sample.volume).await;
         let report = examine(&sample.volume).await.expect("examined").expect("a drive");
         assert!(report.is_sound() && report.notes.is_empty(), "{report:?}");
-        assert_eq!((report.partitions, report.objects, report.unknown_rows), (2, 6, 0));
+        assert_eq!((report.partitions, report.objects, report.unknown_rows), (2, 7, 0));
         assert_eq!(report.bytes, 27 * 4096, "shared blocks are read once");
         assert!(all_bytes(&sample.volume).await == before);
     });
@@ -355,4 +360,19 @@ fn a_damaged_work_row_hides_no_other_damage_and_its_followers_are_not_leaked() {
         assert!(found.contains(&DriveFindingKind::Collection), "{found:?}");
         assert!(!found.contains(&DriveFindingKind::Leaked), "{found:?}");
     });
+}
+
+#[test]
+fn contradictions_between_rows_of_tracked_commands_are_found() {
+    use DriveFindingKind::Collection;
+    let Sample { partition, first, tracking, .. } = run(sample());
+    let cut = |row: Option<Vec<u8>>| row.map(|row| row[..9].to_vec());
+    let member = key::member(tracking, first.object);
+    expect("a short member", member, Collection, add(&[1]));
+    expect("a short record", key::tracking(tracking), Collection, Box::new(cut));
+    let nothing = key::tracking(ObjectAddress::new(partition, 0x99_9999));
+    expect("a record of nothing", nothing, Collection, add(&[0; 46]));
+    expect("a record of an object", key::tracking(first), Collection, add(&[0; 46]));
+    let nothing = key::pending(ObjectAddress::new(partition, 0x99_9999));
+    expect("a pending command of nothing", nothing, Collection, add(&[2]));
 }
