@@ -7,6 +7,7 @@ mod basics;
 mod tags;
 mod members;
 mod tracking;
+mod dropped;
 mod log;
 mod superblocks;
 mod model;
