@@ -10,7 +10,9 @@ use osd::{BOOT_EPOCH, REQUEST_HORIZON, REQUEST_RESULT};
 use super::{
     attributes::{TAG_PAGE, is_policy_tag},
     committer::CommitJob,
-    conclusion::{Conclusion, answer, check_tag, conclude, decode_result, tag_of, untagged},
+    conclusion::{
+        Conclusion, answer, check_tag, check_tag_time, conclude, decode_result, tag_of, untagged,
+    },
     copying::PartitionCopy,
     drive_core::DriveCore,
     key,
@@ -61,14 +63,19 @@ impl DriveCore {
         }
     }
 
-    /// Returns the result of the command with this request tag. Fails if it may have been forgotten.
+    /// Returns the result of the command with this request tag. Fails if it may have been forgotten, or
+    /// if the tag is from the future.
     async fn tagged(
         &self,
         tag: [u8; TAG_BYTES],
     ) -> Result<Option<object::CurrentCommand>, ObjectError> {
+        let now = self.now();
         self.run(|transaction| match transaction.get(&key::tag(&tag))? {
             Some(row) => Ok(decode_result(&row)),
-            None => check_tag(transaction, &tag).map(|()| None),
+            None => {
+                check_tag_time(&tag, now)?;
+                check_tag(transaction, &tag).map(|()| None)
+            }
         })
         .await
     }

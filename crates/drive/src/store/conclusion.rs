@@ -127,6 +127,16 @@ pub(crate) fn check_tag(transaction: &Transaction<'_>, tag: &[u8; TAG_BYTES]) ->
     }
 }
 
+/// Fails if a new tag is from the future. When the drive forgets a tag, it refuses all smaller ones, so a client with a
+/// wrong clock would shut out all others.
+pub(crate) fn check_tag_time(tag: &[u8; TAG_BYTES], now: Timestamp) -> Step<()> {
+    let time = osd::RequestTag::parse(tag).map_or(0, |tag| tag.time.as_ms());
+    match time > now.as_ms().saturating_add(MOST_AHEAD_MS) {
+        true => Err(refused_tag()),
+        false => Ok(()),
+    }
+}
+
 fn refused_tag() -> Stop {
     let AttributeId { page, number } = osd::REQUEST_TAG;
     Stop::Failed(ObjectError::InvalidAttribute { page, number })
@@ -205,3 +215,7 @@ fn keep_tag(
     }
     Ok(())
 }
+
+/// The time by which a request tag may be ahead of the drive's clock: ten minutes. An initiator reads the drive's clock
+/// when it logs in; this is more than its own clock drifts from it in a session of a week.
+const MOST_AHEAD_MS: u64 = 10 * 60 * 1000;

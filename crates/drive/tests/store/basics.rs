@@ -301,7 +301,7 @@ fn a_tagged_command_is_performed_once_and_its_result_is_kept() {
         let store = open(&volume).await;
         let partition = create_partition(&store).await;
         let object = create(&store, partition).await;
-        let tag = Attribute::new(0xf001_0000, 1, vec![5; 16]);
+        let tag = Attribute::new(0xf001_0000, 1, tag_value(5));
         let command = Command::Append { object, length: 3 };
         let request =
             ObjectRequest::new(command).with_data(Data::from(b"abc".to_vec())).setting(tag.clone());
@@ -342,7 +342,7 @@ fn access_to_a_snapshot_can_be_permitted_and_revoked() {
         let seed = [1; 20];
         let key = object::KeyToSet::Partition { partition: snapshot.partition };
         let set_key = object::SetKeyRequest { key, key_identifier: [0; 7], seed };
-        let tag = Attribute::new(0xf001_0000, 1, vec![5; 16]);
+        let tag = Attribute::new(0xf001_0000, 1, tag_value(5));
         let request = ObjectRequest::new(Command::SetKey(set_key)).setting(tag);
         store.perform(request).await.unwrap();
     });

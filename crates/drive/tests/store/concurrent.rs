@@ -505,7 +505,7 @@ fn a_tagged_command_that_is_sent_twice_at_the_same_time_is_performed_once_and_an
                 async move {
                     // Two tasks have each tag, and append the same record.
                     let number = task / 2 + 1;
-                    let tag = Attribute::new(0xf001_0000, 1, vec![number as u8; 16]);
+                    let tag = Attribute::new(0xf001_0000, 1, tag_value(number as u8));
                     let command = Command::Append { object, length: 100 };
                     let request = ObjectRequest::new(command).with_data(Data::from(record(number)));
                     let reply = shared.store.perform(request.setting(tag.clone())).await.unwrap();

@@ -59,6 +59,11 @@ pub async fn open_with(volume: &Stack, mutation: DriveMutation) -> Result<DriveS
     DriveStore::open_with(volume.clone(), options(), mutation).await
 }
 
+/// Returns the bytes of a request tag that is long past.
+pub fn tag_value(number: u8) -> Vec<u8> {
+    u128::from(number).to_be_bytes().to_vec()
+}
+
 pub async fn perform(store: &DriveStore, command: Command) -> Result<ObjectReply, ObjectError> {
     store.perform(ObjectRequest::new(command)).await
 }

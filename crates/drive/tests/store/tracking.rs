@@ -389,7 +389,7 @@ fn a_tagged_command_on_members_keeps_its_result() {
         let store = open(&memory(64 * MIB)).await;
         let partition = create_partition(&store).await;
         let (collection, _) = linked_collection(&store, partition, 2).await;
-        let tag = Attribute::new(0xf001_0000, 1, vec![5; 16]);
+        let tag = Attribute::new(0xf001_0000, 1, tag_value(5));
         let removal =
             || ObjectRequest::new(Command::RemoveMemberObjects { collection }).setting(tag.clone());
         let removed: ObjectReply = store.perform(removal()).await.unwrap();

@@ -82,7 +82,7 @@ async fn sample() -> Sample {
     let partition = PARTITION;
     let create = Command::CreateCollection { partition, requested: 0 };
     let collection = perform(&store, create).await.current.object;
-    let tag = Attribute::new(0xf001_0000, 1, vec![9; 16]);
+    let tag = Attribute::new(0xf001_0000, 1, 9_u128.to_be_bytes().to_vec());
     let create = Command::Create { partition, requested: 0, count: 2 };
     let created = store.perform(ObjectRequest::new(create).setting(tag)).await.expect("created");
     let first = created.current.object;
@@ -302,7 +302,7 @@ fn contradictions_between_rows_of_objects_are_found() {
     expect("a lost member", member, Kind::Collection, Box::new(remove));
     let listed = key::collection(partition, 0x99_9999);
     expect("a listed collection", listed, Kind::Collection, add(b""));
-    expect("a request tag", key::tag(&[9; 16]), Kind::Tables, Box::new(remove));
+    expect("a request tag", key::tag(&9_u128.to_be_bytes()), Kind::Tables, Box::new(remove));
 }
 
 /// Returns the row of a copy from one partition, which replaces another one, or none if that is zero.

@@ -173,7 +173,7 @@ async fn a_partition_is_compared_with_its_snapshot_and_restored_over_the_wire() 
 async fn the_request_tag_of_set_key_is_kept_with_its_result() {
     use object::{Attribute, AttributeId, AttributeSelection, ObjectRequest, ObjectStore as _};
     let bench = open(&volume(), &TestTime::new(1_000_000), SecurityMethod::CmdRsp).await;
-    let tag = Attribute::new(0xf001_0000, 1, vec![9; 16]);
+    let tag = Attribute::new(0xf001_0000, 1, 9_u128.to_be_bytes().to_vec());
     let set = osd::list::encode_attributes(std::slice::from_ref(&tag));
     let mut cdb = bench.cdb(Command::SetKey(set_key(KeyToSet::Root, 0xa0)));
     let in_buffer = osd::ListInBuffer { length: set.len() as u32, offset: 0 };
