@@ -28,14 +28,6 @@ pub(crate) struct QueryWork {
 }
 
 impl DriveCore {
-    /// Gives the worker a job. A closed drive takes no job, and goes on after its next start.
-    pub(crate) fn add_job(&self, job: BackgroundJob) {
-        if let Some(jobs) = &mut *self.jobs.lock() {
-            jobs.push_back(job);
-        }
-        self.wake_worker();
-    }
-
     /// Makes the next step of the job that waits longest. Returns false if there is no job.
     pub(crate) async fn job_step(&self) -> bool {
         let job = self.jobs.lock().as_mut().and_then(|jobs| jobs.pop_front());

@@ -192,6 +192,14 @@ impl DriveCore {
         }
     }
 
+    /// Gives the worker a job. A closed drive takes no job, and goes on after its next start.
+    pub(crate) fn add_job(&self, job: BackgroundJob) {
+        if let Some(jobs) = &mut *self.jobs.lock() {
+            jobs.push_back(job);
+        }
+        self.wake_worker();
+    }
+
     pub(crate) fn wake_worker(&self) {
         if let Some(worker) = &*self.worker.lock() {
             // A message that was not received yet is enough. A worker that has ended leaves the work to the next start.

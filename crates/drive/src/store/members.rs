@@ -1,7 +1,7 @@
 //! GET, SET and REMOVE MEMBER ATTRIBUTES or OBJECTS, and the members of tracking collections.
 //!
 //! A user object does not know the tracking collections that it is a member of. The row of such a member has the time
-//! at which the object was created, so that a later object with the same identifier is not taken for it.
+//! at which the object was created, which tells it from a later object with the same identifier.
 
 use bytes::Bytes;
 use object::{

@@ -12,7 +12,7 @@
 //! | QUERY with IMMED_TR, and a crash comes after its answer | the drive goes on with it after the restart | |
 //! | CREATE USER TRACKING COLLECTION does not end with GOOD | none: the drive removes the new collection | |
 //!
-//! A repeated REMOVE MEMBER OBJECTS goes on with the members that are left; a repeated QUERY begins anew.
+//! A repeated REMOVE MEMBER OBJECTS goes on with the members that are left; a repeated QUERY begins again.
 
 use std::sync::Arc;
 
@@ -196,7 +196,7 @@ pub(crate) fn value(
     };
     match transaction.works().progress(collection) {
         Some(progress) if row.ended.is_none() => row.progress = progress,
-        // A command that nobody works on any more.
+        // The command is no longer at work.
         _ if row.ended.is_none() => row.ended = Some(Ended::ABORTED),
         _ => {}
     }

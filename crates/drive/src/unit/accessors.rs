@@ -3,7 +3,10 @@
 use osd::ServiceAction;
 use unit::PrimaryUnit;
 
-use super::{ObjectUnit, description::TOKEN_BYTES};
+use super::{
+    ObjectUnit,
+    description::{Description, TOKEN_BYTES},
+};
 use crate::{backing::DriveBacking, security::Security};
 
 impl<S: DriveBacking> ObjectUnit<S> {
@@ -32,5 +35,17 @@ impl<S: DriveBacking> ObjectUnit<S> {
     /// Returns the security token of a nexus, which the proof of the method CAPKEY covers.
     pub(super) fn token(&self, nexus: u64) -> [u8; TOKEN_BYTES] {
         self.tokens.lock().get(&nexus).copied().unwrap_or_default()
+    }
+
+    /// Returns what the unit reports about itself in a session.
+    pub(super) fn description(&self, nexus: u64) -> Description<'_> {
+        let settings = self.security().settings();
+        Description {
+            primary: &self.primary,
+            system: settings.system,
+            least: settings.least,
+            token: self.token(nexus),
+            serves: Box::new(|action| self.store().serves(action)),
+        }
     }
 }

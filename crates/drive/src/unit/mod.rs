@@ -38,7 +38,7 @@ use volume::Data;
 pub use self::layout::ListLimits;
 use self::{
     command::{ObjectCommand, UnitCommand},
-    description::{Description, TOKEN_BYTES},
+    description::TOKEN_BYTES,
     layout::OutLayout,
     performed::PerformedCounters,
     run::ObjectWork,
@@ -81,17 +81,6 @@ impl<S: DriveBacking> ObjectUnit<S> {
             limits,
             tokens: Mutex::default(),
             performed: PerformedCounters::default(),
-        }
-    }
-
-    fn description(&self, nexus: u64) -> Description<'_> {
-        let settings = self.security().settings();
-        Description {
-            primary: &self.primary,
-            system: settings.system,
-            least: settings.least,
-            token: self.token(nexus),
-            serves: Box::new(|action| self.store().serves(action)),
         }
     }
 
