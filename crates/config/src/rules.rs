@@ -64,7 +64,7 @@ fn check(settings: &Settings) -> SettingsRuleResult {
     portals(settings)
 }
 
-/// Checks the units of common caches: the table that each names exists, and the unit has no other cache.
+/// Checks each unit that names a `[[common_cache]]`: the settings have this table, and the unit has no own cache.
 fn in_common(settings: &Settings) -> SettingsRuleResult {
     let top = KeyPath::default();
     for (index, target) in settings.target.iter().enumerate() {

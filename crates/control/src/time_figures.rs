@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct ResponseTimes {
     /// Number of calls. A timed call counts for those that were not timed, too.
     pub count: u64,
-    /// Mean.
+    /// Mean response time.
     pub mean_us: f64,
     /// Median.
     pub p50_us: f64,

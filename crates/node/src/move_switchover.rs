@@ -94,8 +94,8 @@ impl Node {
             tracing::error!(%failure, "cannot remove the remains of a moved volume");
             Vec::new()
         });
-        // Release the lock before the commit: the other node may wait for it because it is moving a volume to this
-        // node.
+        // Release the lock on moves before the commit. The other node may be moving a volume to this one meanwhile, and
+        // its request waits for the lock here: each node would wait for the other.
         drop(one_at_a_time);
         // Send the commit before the units are closed here, which may take time. If the message is lost, the other node
         // asks for the outcome.

@@ -102,7 +102,8 @@ impl KnownNames {
         wrong
     }
 
-    /// Checks text in backquotes: a command, a key with or without a value, or a figure.
+    /// Checks text in backquotes of a remedy: the program must have this command, settings key (with or without a value)
+    /// or figure of the status. Returns what it does not have; `None`: nothing is wrong.
     fn unknown_code(&self, code: &str) -> Option<String> {
         let mut words = code.split_whitespace();
         let first = words.next()?;

@@ -286,9 +286,9 @@ impl Opening {
         // NVRAM, in the log or in both: an NVRAM slot is released only when the log has its write.
         replay(&core, held, complete)?;
 
-        // Waits until the log has all replayed writes. A crash after this leaves a superblock that may still
-        // require the NVRAM, although the mode of this opening does not. The NVRAM still belongs to the log, and
-        // its slots are free.
+        // Waits until the log has all replayed writes. After a crash here, the superblock may still name the write mode
+        // of the opening before, which needs the NVRAM. That does no harm: the next opening finds the log's NVRAM, and
+        // no write in it.
         core.settle().await.map_err(log_failed)?;
 
         // Sets the mode of this opening in the superblock. A crash after this leaves a log in this mode.

@@ -1,6 +1,6 @@
-//! The part of the volume that holds the tables, as the file in which redb stores them.
+//! The file of redb, which keeps the tables: a region of the drive's volume.
 //!
-//! Every call blocks, so only the two threads of the tables use this file.
+//! Every call blocks its thread, so only the loader, the committer and the thread of a fold may use the file.
 
 use std::{io, ops::Range, sync::Arc};
 

@@ -158,8 +158,8 @@ fn device(scale: ExperimentScale) -> Vec<ExperimentPoint> {
     points
 }
 
-/// Seconds in which the node's disk writes the data that a gateway accepts in one second: some 2000
-/// random blocks at 8 ms each, fewer because some blocks are overwritten in the log.
+/// Number of seconds in which the node's disk writes the data that a gateway accepts in one second. These are some 2000
+/// random blocks. The disk needs 8 ms for each, and the log drops those that are overwritten before they are sent.
 const DRAINED: f64 = 9.0;
 
 /// Returns the points to measure for Figures 11 and 12 of the STICS paper: the trace.

@@ -143,7 +143,7 @@ fn a_claim_that_was_dropped_is_granted_again_only_with_accept_loss() {
     let next = asked(4, 40, 3, &[30]);
     assert_eq!(admit(Some(&dropped), &next, false), Err(Sense::CLAIM_DROPPED));
     assert_eq!(admit(Some(&dropped), &accepting(&next), false), Ok(()));
-    // A copy that was fenced is granted the claim as well, since no newer log is left.
+    // With accept_loss, an older copy of the log is granted the claim, too: the newer log may be lost.
     let copy = asked(3, 31, 2, &[20]);
     assert_eq!(admit(Some(&dropped), &copy, false), Err(Sense::CLAIM_DROPPED));
     assert_eq!(admit(Some(&dropped), &accepting(&copy), false), Ok(()));
