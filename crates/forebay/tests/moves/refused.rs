@@ -221,7 +221,7 @@ async fn a_node_refuses_a_second_moved_volume_with_the_same_target_name() {
     let refused = |of: &Serving| {
         let text = stderr(&move_volume(of, "wages", "cellar", &[]));
         assert!(text.contains("as the unit of iqn.2026-11.test:payroll"), "{text}");
-        assert!(text.contains("remedy: give one of the two"), "{text}");
+        assert!(text.contains("remedy: rename one of the two"), "{text}");
         assert!(serves(of) && !place.path("cellar.moved/wages.img").exists());
     };
     std::thread::scope(|scope| {
