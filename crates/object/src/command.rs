@@ -364,6 +364,24 @@ impl Command {
         }
     }
 
+    /// Returns true for a command that changes no object, apart from the attributes in its lists.
+    #[must_use]
+    pub const fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::GetAttributes { .. }
+                | Self::List { .. }
+                | Self::ListCollection { .. }
+                | Self::GetMemberAttributes { .. }
+                | Self::ReadMap { .. }
+                | Self::ReadMapsAndCompare { .. }
+                | Self::ObjectStructureCheck { .. }
+                | Self::Query { matches: 0, .. }
+                | Self::PerformScsiCommand { .. }
+        )
+    }
+
     /// Returns true if executing the command twice could have another effect than executing it once. An initiator must
     /// not repeat such a command before it knows that the first execution had no effect.
     #[must_use]

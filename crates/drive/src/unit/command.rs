@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use object::Command;
 use osd::{CDB_BYTES, OPERATION_CODE, OsdCdb, ServiceAction};
 use scsi::{ParsedCommand, PrimaryCommand, Sense};
 use unit::{DeviceCommand, ReservationEffect};
@@ -62,7 +61,7 @@ impl DeviceCommand for UnitCommand {
     fn effect(&self) -> ReservationEffect {
         match self {
             Self::Primary(command) => command.effect(),
-            Self::Object(command) if only_reads(&command.cdb.command) => {
+            Self::Object(command) if command.cdb.command.only_reads() => {
                 // Even a command that only reads can set attributes with its lists.
                 match command.cdb.attributes {
                     osd::AttributeParameters::SetOne { .. }
@@ -93,21 +92,4 @@ impl DeviceCommand for UnitCommand {
             }
         }
     }
-}
-
-/// Returns true for a command that changes no object, apart from the attributes in its lists.
-const fn only_reads(command: &Command) -> bool {
-    matches!(
-        command,
-        Command::Read { .. }
-            | Command::GetAttributes { .. }
-            | Command::List { .. }
-            | Command::ListCollection { .. }
-            | Command::GetMemberAttributes { .. }
-            | Command::ReadMap { .. }
-            | Command::ReadMapsAndCompare { .. }
-            | Command::ObjectStructureCheck { .. }
-            | Command::Query { matches: 0, .. }
-            | Command::PerformScsiCommand { .. }
-    )
 }

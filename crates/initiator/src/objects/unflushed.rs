@@ -97,17 +97,8 @@ pub(crate) const fn leaves_unflushed(command: &Command, fua: bool) -> bool {
         | Command::SetMasterKey { .. }
         | Command::RemovePartition { .. } => false,
         // These change no object.
-        Command::Read { .. }
-        | Command::GetAttributes { .. }
-        | Command::List { .. }
-        | Command::ListCollection { .. }
-        | Command::GetMemberAttributes { .. }
-        | Command::ReadMap { .. }
-        | Command::ReadMapsAndCompare { .. }
-        | Command::ObjectStructureCheck { .. }
-        | Command::Query { matches: 0, .. }
-        | Command::PerformScsiCommand { .. }
-        | Command::PerformTaskManagementFunction { .. }
+        command if command.only_reads() => false,
+        Command::PerformTaskManagementFunction { .. }
         | Command::Flush { .. }
         | Command::FlushCollection { .. }
         | Command::FlushPartition { .. }
