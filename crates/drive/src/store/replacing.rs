@@ -95,7 +95,8 @@ fn move_members(
     }
 }
 
-/// Makes the partition visible again, with the counts of the copy.
+/// Makes the replaced partition visible again. It takes over the numbers of objects and collections, and the used
+/// blocks, of the hidden copy that was made for it.
 fn finish(
     transaction: &mut Transaction<'_>,
     copy: u64,
